@@ -1,0 +1,40 @@
+/* Reading and writing descriptors and files: EINTR and short transfers are handled here and nowhere else. */
+#ifndef CART_BASE_IO_H
+#define CART_BASE_IO_H
+
+#include "base/buf.h"
+#include "base/err.h"
+
+/* Reads exactly n bytes. Returns 1 if all came, 0 on a clean end before the first byte; CART_ETRUNC if it ends within. */
+int cart_io_read(int fd, void *out, size_t n, const char *name, struct cart_err *err) CART_MUST_USE;
+int cart_io_write(int fd, const void *bytes, size_t n, const char *name, struct cart_err *err) CART_MUST_USE;
+
+/* Reads a whole file or, for "-", standard input, of at most limit bytes (more is CART_EFORMAT), into b. */
+int cart_io_slurp(const char *path, size_t limit, struct cart_buf *b, struct cart_err *err) CART_MUST_USE;
+
+/* A regular file mapped read-only and shared. */
+struct cart_map {
+    const unsigned char *data; /* NULL if size is 0 */
+    size_t size;
+};
+
+/* Refuses what is not a regular file. The mapping stays valid until cart_map_release. */
+int cart_map_open(struct cart_map *map, const char *path, struct cart_err *err) CART_MUST_USE;
+void cart_map_release(struct cart_map *map);
+
+/* An output that appears whole or not at all: a temporary file beside path, then fsync, rename, fsync of the
+ * directory. path NULL or "-" is standard output, written directly (refused when it is a terminal, unless text). */
+struct cart_output {
+    int fd;         /* write here */
+    char *path;     /* final name, owned; NULL for standard output */
+    char *tmp_path; /* owned; NULL for standard output */
+};
+
+int cart_output_open(struct cart_output *out, const char *path, bool text, struct cart_err *err) CART_MUST_USE;
+int cart_output_commit(struct cart_output *out, struct cart_err *err) CART_MUST_USE; /* releases, also on failure */
+void cart_output_abandon(struct cart_output *out); /* removes the temporary file; safe on a released or zeroed output */
+
+/* fsync and rename of a file that the caller wrote under from, then fsync of the directory. */
+int cart_io_publish(const char *from, const char *to, struct cart_err *err) CART_MUST_USE;
+
+#endif

@@ -1,0 +1,68 @@
+/* Causal attention over a list of key/value segments (sink rows, trainable rows, further parts, shared pages, own
+ * tokens). The *logical key index* counts rows across segments in order; query t of an item has logical index
+ * pos0 + t and sees keys j with j <= pos0 + t and, if window > 0, (pos0 + t) - j < window.
+ *
+ * Order of the sums (the contract; _ref is its definition):
+ *   score  s[j] = scale * c, c = one fmaf chain over d ascending from +0;
+ *   blocks of CART_ATTN_BLOCK keys by logical index (block b holds keys 64 b .. 64 b + 63, of which the visible ones
+ *   count); per block: m_new = max(m, block max), alpha = exp(m - m_new), p[j] = exp(s[j] - m_new);
+ *   block sum: 16 lanes by j mod 16 in ascending j, tree of halves; l = fmaf(l, alpha, sum);
+ *   o[d] = o[d] * alpha, then one fmaf(p[j], v[j][d], o[d]) per visible key in ascending j;
+ *   at the end out[d] = o[d] / l + 0.0f (which makes the sign of zero regular).
+ * So a row's bits do not depend on how its keys are stored, how the prompt was cut, or what is computed beside it.
+ *   backward: p[j] = exp(s[j] - m) / l with the saved m and l; delta = fmaf chain over d ascending of dout * out;
+ *   dp[j] = fmaf chain over d ascending of dout * v[j]; ds[j] = p[j] * (dp[j] - delta) * scale (left to right);
+ *   dq[d]: chain over visible j ascending of fmaf(ds[j], k[j][d], dq[d]);
+ *   dk[j][d], dv[j][d]: chains over queries ascending, then head in group, of fmaf(ds, q[d], .) and fmaf(p, dout[d], .),
+ *   each continuing from the value that the buffer held. */
+#ifndef CART_TENSOR_ATTENTION_H
+#define CART_TENSOR_ATTENTION_H
+
+#include "base/pool.h"
+#include "tensor/dtype.h"
+
+#define CART_ATTN_BLOCK 64
+
+/* rows of [HK, DH] each, stride values apart (>= HK * DH), in place; dtype F32, F16 or BF16. */
+struct cart_kv_segment {
+    const void *k, *v;
+    size_t rows, stride;
+    int dtype;
+};
+
+struct cart_attn_dims {
+    size_t H, HK, DH; /* H a multiple of HK; query head h reads KV head h / (H / HK) */
+    size_t window;    /* 0: none */
+    float scale;
+};
+
+/* One stream's queries. The segments hold at least pos0 + T rows; rows beyond are not read. */
+struct cart_attn_item {
+    const float *q;   /* [T, H, DH], rows ldq floats apart */
+    float *out;       /* [T, H, DH], rows ldo apart; may not overlap q */
+    float *stats;     /* [T, H, 2]: running maximum m and sum l, kept for the backward; may be NULL */
+    const struct cart_kv_segment *segs;
+    size_t n_segs, T, pos0, ldq, ldo;
+};
+
+/* Items are independent; items whose leading segments are the same memory may share the reading of it. */
+void cart_attention_forward(const struct cart_attn_item *items, size_t n, const struct cart_attn_dims *d,
+                            struct cart_pool *pool);
+void cart_attention_forward_ref(const struct cart_attn_item *items, size_t n, const struct cart_attn_dims *d);
+
+/* Gradients of one item. The segments must be F32 here. dk/dv [rows, HK, DH] parallel to the item's segments, dense
+ * (stride HK * DH); a NULL entry means that gradient is not wanted. Adds into dq, dk, dv. Different items of one call
+ * must not share dk/dv buffers. */
+struct cart_attn_grad {
+    const float *dout; /* [T, H, DH], rows lddo apart */
+    float *dq;         /* [T, H, DH], rows lddq apart */
+    float *const *dk, *const *dv;
+    size_t lddo, lddq;
+};
+
+void cart_attention_backward(const struct cart_attn_item *items, const struct cart_attn_grad *grads, size_t n,
+                             const struct cart_attn_dims *d, struct cart_pool *pool);
+void cart_attention_backward_ref(const struct cart_attn_item *items, const struct cart_attn_grad *grads, size_t n,
+                                 const struct cart_attn_dims *d);
+
+#endif
