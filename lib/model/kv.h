@@ -1,0 +1,46 @@
+/* Keys and values of a stream: shared immutable parts in order (cartridges, prefilled documents), then a tail of its
+ * own that the forward appends to. A part's rows were rotated when they were made and are never touched again; the
+ * position of a stream's next token is the number of rows before it. */
+#ifndef CART_MODEL_KV_H
+#define CART_MODEL_KV_H
+
+#include "base/arena.h"
+#include "model/model.h"
+#include "tensor/attention.h"
+
+struct cart_kv_layer {
+    const void *k, *v; /* [rows, HK, DH], stride values from row to row */
+    size_t stride;
+};
+
+/* Rows for every layer. All memory borrowed. */
+struct cart_kv_part {
+    size_t rows;
+    int dtype;                          /* F32, F16 or BF16 */
+    const struct cart_kv_layer *layers; /* [L] */
+};
+
+/* A stream's own rows, f32: cap rows reserved, rows used. Owned by whoever made it. */
+struct cart_kv_tail {
+    size_t cap, rows;
+    float **k, **v; /* [L] -> [cap, HK, DH] */
+    struct cart_arena arena;
+};
+
+struct cart_kv {
+    const struct cart_kv_part *const *parts;
+    size_t n_parts;
+    struct cart_kv_tail *tail;
+};
+
+int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, size_t cap, struct cart_err *err) CART_MUST_USE;
+void cart_kv_tail_release(struct cart_kv_tail *t);
+size_t cart_kv_tail_bytes(const struct cart_model *m, size_t cap);
+
+/* A part that borrows rows [first, first + rows) of a tail; layers [L] is the caller's storage and must outlive the part. */
+void cart_kv_part_of_tail(struct cart_kv_part *part, struct cart_kv_layer *layers, const struct cart_model *m,
+                          const struct cart_kv_tail *t, size_t first, size_t rows);
+
+size_t cart_kv_rows(const struct cart_kv *kv); /* parts and tail */
+
+#endif
