@@ -1,0 +1,69 @@
+/* What a variant provides for matmul.c and dtype.c: register tiles over packed operands. Private to lib/tensor and
+ * its tests.
+ *
+ * Forward. A tile is R rows of x (R <= rows) by four rows of W, sixteen lanes each:
+ *   x      [k16][R][16]   packed activations, zero beyond K
+ *   w      [k16][4][16]   a panel: four widened rows of W, zero beyond K and beyond N
+ *   lanes  [R][4][16]     running lanes, where K is cut into pieces
+ * The lane sums of a finished tile go to y, four columns wide. Backward. A tile is R rows by 64 columns of dx:
+ *   dy     [n][R]         packed
+ *   w      [n][64]        widened, zero beyond K
+ *   dx     [R][64]        rows lddx apart, loaded first and stored last */
+#ifndef CART_TENSOR_MATMUL_KERNELS_H
+#define CART_TENSOR_MATMUL_KERNELS_H
+
+#include "base/attr.h"
+
+#define CART_TILE_LANES 16
+#define CART_TILE_COLS 4  /* rows of W in a forward panel */
+#define CART_TILE_WIDE 64 /* columns of a backward panel */
+#define CART_TILE_ROWS 6  /* most rows of any variant */
+#define CART_GEMV_ROWS 8  /* rows of W that one call of gemv does */
+
+/* One forward tile, or one piece of K of it. */
+struct cart_tile {
+    const float *x;
+    float *w;           /* read by tile; written by fused unless NULL */
+    size_t k16;         /* steps of sixteen values in this piece */
+    float *lanes;       /* read if resume, written if not finish; else unused */
+    bool resume, finish;
+    float *y;           /* [R, 4], rows ldy apart; written if finish */
+    size_t ldy;
+    const float *bias;  /* [4] or NULL */
+    bool add;
+};
+
+/* Rows of W in their own encoding, for fused and gemv: values [k0, k0 + k) of each; k0 a multiple of 256, k of the
+ * block. Rows beyond N repeat an earlier row. */
+struct cart_rows {
+    int dtype;
+    const void *row[CART_GEMV_ROWS];
+    size_t k0, k;
+};
+
+struct cart_matmul_kernels {
+    size_t rows;       /* most rows of a tile */
+    size_t fused_rows; /* fused does 2 .. fused_rows rows; 0: there is no fused */
+
+    /* Widens n values from value k0 of one row; see dtype.h. Piece i of sixteen goes to out + i * step (step >= 16);
+     * the last piece is filled up with zeros. */
+    void (*widen)(int dtype, const void *row, size_t k0, size_t n, float *out, size_t step);
+
+    void (*pack)(float *out, const float *x, size_t ldx, size_t R, size_t k); /* [R, k] -> [k16][R][16] */
+    void (*tile)(const struct cart_tile *t, size_t R);
+
+    /* As tile, but widens the panel on the way. */
+    void (*fused)(const struct cart_tile *t, const struct cart_rows *w, size_t R);
+
+    /* y [8] = the products of eight whole rows (k0 = 0) with one packed x [k16][16]. */
+    void (*gemv)(float *y, const float *x, const struct cart_rows *w);
+
+    void (*tile_backward)(float *dx, size_t lddx, const float *dy, const float *w, size_t n, size_t R);
+};
+
+extern const struct cart_matmul_kernels cart_matmul_kernels_generic;
+extern const struct cart_matmul_kernels cart_matmul_kernels_fma;
+extern const struct cart_matmul_kernels cart_matmul_kernels_avx2;
+extern const struct cart_matmul_kernels cart_matmul_kernels_avx512;
+
+#endif
