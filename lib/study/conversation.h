@@ -11,6 +11,8 @@
 
 #include "stream/kinds.h"
 
+struct cart_corpus;
+
 struct cart_range { /* half-open */
     size_t first, end;
 };
@@ -69,10 +71,10 @@ size_t cart_conversation_supervised(const struct cart_conversation *c); /* token
 int cart_conversation_reserve_targets(struct cart_conversation *c, size_t R, size_t E, struct cart_err *err) CART_MUST_USE;
 
 /* Fills c from a CONV or TARG record (c was initialised; what it held is replaced). Everything that the comments above
- * state is checked, ids against V (SIZE_MAX: not), documents and spans against n_docs and doc_tokens [n_docs] (NULL: not):
+ * state is checked, ids against V (SIZE_MAX: not), documents and spans against corpus (NULL: not):
  * CART_EFORMAT. what names the stream. */
-int cart_conversation_parse(struct cart_conversation *c, const struct cart_record *rec, size_t V, const size_t *doc_tokens,
-                            size_t n_docs, const char *what, struct cart_err *err) CART_MUST_USE;
+int cart_conversation_parse(struct cart_conversation *c, const struct cart_record *rec, size_t V,
+                            const struct cart_corpus *corpus, const char *what, struct cart_err *err) CART_MUST_USE;
 
 /* Appends the payload: of TARG where targets is set (c must have them), else of CONV. */
 int cart_conversation_build(struct cart_buf *payload, const struct cart_conversation *c, bool targets,
