@@ -110,7 +110,7 @@ const unsigned char *cart_gguf_header(const struct cart_gguf *g, size_t *bytes);
 /* Bytes beyond the last tensor and its padding; 0 for most files. */
 size_t cart_gguf_trailing(const struct cart_gguf *g);
 
-/* Keys, in file order and by name (O(1); NULL if absent). */
+/* Keys, in file order and by name (O(log n); NULL if absent). */
 size_t cart_gguf_n_keys(const struct cart_gguf *g);
 const struct cart_gguf_key *cart_gguf_key_at(const struct cart_gguf *g, size_t i);
 const struct cart_gguf_key *cart_gguf_find(const struct cart_gguf *g, const char *key);
@@ -156,7 +156,7 @@ int cart_gguf_strings_opt(const struct cart_gguf *g, const char *key, struct car
 /* Walks a string array without a table: *cursor starts at a->data; call at most a->n times. */
 struct cart_gguf_str cart_gguf_string_next(const unsigned char **cursor);
 
-/* Tensors, in file order and by name (O(1); NULL if absent). */
+/* Tensors, in file order and by name (O(log n); NULL if absent). */
 size_t cart_gguf_n_tensors(const struct cart_gguf *g);
 const struct cart_gguf_tensor *cart_gguf_tensor_at(const struct cart_gguf *g, size_t i);
 const struct cart_gguf_tensor *cart_gguf_tensor(const struct cart_gguf *g, const char *name);

@@ -1,0 +1,38 @@
+/* The GGUF reader's own state, shared by gguf.c (parsing) and gguf_get.c (typed look-ups). */
+#ifndef CART_FORMAT_GGUF_IMPL_H
+#define CART_FORMAT_GGUF_IMPL_H
+
+#include "base/io.h"
+#include "format/gguf.h"
+
+/* One name of a sorted index. */
+struct cart_gguf_entry {
+    uint64_t hash;
+    struct cart_gguf_str name;
+    size_t index; /* of the key or tensor in file order */
+};
+
+struct cart_gguf {
+    struct cart_map map; /* zero when the bytes are borrowed */
+    const unsigned char *bytes;
+    size_t size;
+    char *path;
+    char shown[256]; /* path, escaped for messages */
+    unsigned version;
+    size_t alignment;
+    size_t header_bytes; /* header, keys and tensor table */
+    size_t trailing;
+    size_t n_keys, n_tensors;
+    struct cart_gguf_key *keys;           /* [n_keys], in file order */
+    struct cart_gguf_entry *key_index;    /* [n_keys], sorted */
+    struct cart_gguf_tensor *tensors;     /* [n_tensors], in file order */
+    struct cart_gguf_entry *tensor_index; /* [n_tensors], sorted */
+};
+
+/* n <= 8 little-endian bytes. */
+uint64_t cart_gguf_load(const unsigned char *p, size_t n);
+
+/* Bytes of one value of a fixed-size type; 0 for strings and arrays. */
+size_t cart_gguf_value_bytes(enum cart_gguf_value type);
+
+#endif

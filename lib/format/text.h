@@ -1,0 +1,19 @@
+/* UTF-8 checks shared by the readers of this room. Valid means: shortest form, no surrogates,
+ * nothing above U+10FFFF. NUL counts as a valid character; callers that forbid it look for it
+ * themselves. */
+#ifndef CART_FORMAT_TEXT_H
+#define CART_FORMAT_TEXT_H
+
+#include "base/attr.h"
+
+/* Bytes of s [n] before the first byte that does not begin or continue a valid character as the
+ * standard orders it; n if all are valid. The result is the offset to report: where the ill-formed
+ * sequence starts. */
+size_t cart_text_valid(const char *s, size_t n);
+
+/* Length of the maximal subpart of an ill-formed sequence at s [n], n > 0 (Unicode, chapter 3,
+ * "U+FFFD substitution of maximal subparts"): 1 to 3 bytes that one U+FFFD stands for. s must be
+ * where cart_text_valid stopped. */
+size_t cart_text_subpart(const char *s, size_t n);
+
+#endif
