@@ -36,7 +36,6 @@ struct cart_model {
     size_t L, D, V, context;        /* context: trained length, in tokens */
     float eps;
     struct cart_rope rope;
-    const float *rope_cos, *rope_sin; /* [context, n_rot / 2] */
     struct cart_layer *layers;        /* [L] */
     struct cart_matrix embed, head;   /* [V, D]; head is embed where tied */
     const float *out_norm;            /* [D] */

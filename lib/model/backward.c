@@ -1,0 +1,383 @@
+/* The training pass. Forward keeps, per layer, what its backward reads (or, with recompute, the layer's input alone);
+ * the backward walks the layers down and carries dx [M, D], the gradient of the residual stream.
+ *
+ * Gradients of prefix rows: each conversation has a partial buffer that starts from zero (so its sum does not depend on
+ * its company), and the partials are added to the totals in conversation order. */
+#include "model/backward.h"
+
+#include "base/buf.h"
+#include "model/layer.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct cart_tape {
+    const struct cart_model *m;
+    struct cart_tape_limits lim;
+    struct cart_arena arena;
+    struct cart_layer_acts *layers; /* [L]; with recompute only .x is per layer, the rest shared */
+    struct cart_layer_scratch scratch;
+    float *x_out;                   /* [M, D] output of the last layer */
+    float *x_want, *r_want;         /* [wants, D], [wants] rows that the loss reads, and their norm factors */
+    float *dx, *dh;                 /* [M, D] */
+    float *dact;                    /* [M, F] */
+    float *dattn, *dq;              /* [M, H DH] */
+    float *dk, *dv, *dk_raw;        /* [M, HK DH] */
+    float *partial_k, *partial_v;   /* [convs, prefix, HK DH] */
+    size_t *row0;                   /* [convs + 1] first row of each conversation */
+    struct cart_attn_item *items;   /* [convs] */
+    struct cart_attn_grad *grads;   /* [convs] */
+    struct cart_kv_segment *segs;   /* [convs, parts + 1] */
+    float **seg_dk, **seg_dv;       /* the same shape */
+    size_t segs_cap, dk_cap, dv_cap;
+    /* The forward under way. */
+    const struct cart_kv_part *const *parts;
+    const struct cart_tape_conv *convs;
+    size_t n_parts, n, M, R;
+};
+
+struct widths {
+    size_t q, k, F, stats, H, HK;
+};
+
+static struct widths widest(const struct cart_model *m)
+{
+    struct widths w = {0};
+    for (size_t i = 0; i < m->L; i++) {
+        const struct cart_layer *l = &m->layers[i];
+        w.q = l->H * l->DH > w.q ? l->H * l->DH : w.q;
+        w.k = cart_layer_kv_width(l) > w.k ? cart_layer_kv_width(l) : w.k;
+        w.F = l->F > w.F ? l->F : w.F;
+        w.H = l->H > w.H ? l->H : w.H;
+        w.HK = l->HK > w.HK ? l->HK : w.HK;
+    }
+    return w;
+}
+
+static void layout_acts(struct cart_arena *a, struct cart_layer_acts *c, size_t M, const struct cart_model *m,
+                        const struct widths *w)
+{
+    c->q_raw = cart_arena_push(a, M * w->q, sizeof *c->q_raw);
+    c->k_raw = cart_arena_push(a, M * w->k, sizeof *c->k_raw);
+    c->v = cart_arena_push(a, M * w->k, sizeof *c->v);
+    c->attn = cart_arena_push(a, M * w->q, sizeof *c->attn);
+    c->stats = cart_arena_push(a, M * w->H * 2, sizeof *c->stats);
+    c->x1 = cart_arena_push(a, M * m->D, sizeof *c->x1);
+    c->gate = cart_arena_push(a, M * w->F, sizeof *c->gate);
+    c->up = cart_arena_push(a, M * w->F, sizeof *c->up);
+    c->r1 = cart_arena_push(a, M, sizeof *c->r1);
+    c->r2 = cart_arena_push(a, M, sizeof *c->r2);
+    c->rq = cart_arena_push(a, M * w->H, sizeof *c->rq);
+    c->rk = cart_arena_push(a, M * w->HK, sizeof *c->rk);
+}
+
+/* layers [L] is the caller's while measuring and the tape's afterwards. */
+static void layout(struct cart_arena *a, struct cart_tape *t, struct cart_layer_acts *layers)
+{
+    const struct cart_model *m = t->m;
+    struct widths w = widest(m);
+    size_t M = t->lim.tokens, half = m->rope.n_rot / 2;
+    struct cart_layer_acts shared = {0};
+    if (t->lim.recompute)
+        layout_acts(a, &shared, M, m, &w);
+    for (size_t i = 0; i < m->L; i++) {
+        struct cart_layer_acts c = shared;
+        c.x = cart_arena_push(a, M * m->D, sizeof *c.x);
+        if (!t->lim.recompute)
+            layout_acts(a, &c, M, m, &w);
+        layers[i] = c;
+    }
+    struct cart_layer_scratch *s = &t->scratch;
+    s->h = cart_arena_push(a, M * m->D, sizeof *s->h);
+    s->q = cart_arena_push(a, M * w.q, sizeof *s->q);
+    s->k = cart_arena_push(a, M * w.k, sizeof *s->k);
+    s->act = t->dact = cart_arena_push(a, M * w.F, sizeof *s->act);
+    s->index = cart_arena_push(a, M, sizeof *s->index);
+    s->cos = cart_arena_push(a, M * half, sizeof *s->cos);
+    s->sin = cart_arena_push(a, M * half, sizeof *s->sin);
+    t->x_out = t->dx = cart_arena_push(a, M * m->D, sizeof *t->dx);
+    t->dh = s->h;
+    t->x_want = cart_arena_push(a, t->lim.wants * m->D, sizeof *t->x_want);
+    t->r_want = cart_arena_push(a, t->lim.wants, sizeof *t->r_want);
+    t->dattn = cart_arena_push(a, M * w.q, sizeof *t->dattn);
+    t->dq = cart_arena_push(a, M * w.q, sizeof *t->dq);
+    t->dk = cart_arena_push(a, M * w.k, sizeof *t->dk);
+    t->dv = cart_arena_push(a, M * w.k, sizeof *t->dv);
+    t->dk_raw = cart_arena_push(a, M * w.k, sizeof *t->dk_raw);
+    size_t partial = t->lim.convs * t->lim.prefix * w.k;
+    t->partial_k = cart_arena_push(a, partial, sizeof *t->partial_k);
+    t->partial_v = cart_arena_push(a, partial, sizeof *t->partial_v);
+    t->row0 = cart_arena_push(a, t->lim.convs + 1, sizeof *t->row0);
+    t->items = cart_arena_push(a, t->lim.convs, sizeof *t->items);
+    t->grads = cart_arena_push(a, t->lim.convs, sizeof *t->grads);
+}
+
+int cart_tape_new(struct cart_tape **out, const struct cart_model *m, const struct cart_tape_limits *lim,
+                  struct cart_err *err)
+{
+    struct cart_tape *t = calloc(1, sizeof *t);
+    if (t)
+        t->layers = calloc(m->L, sizeof *t->layers);
+    if (!t || !t->layers) {
+        free(t);
+        return cart_err_memory(err, "training pass", sizeof *t);
+    }
+    t->m = m;
+    t->lim = *lim;
+    layout(&t->arena, t, t->layers);
+    int r = cart_arena_reserve(&t->arena, t->arena.used, err);
+    if (r < 0) {
+        cart_tape_free(t);
+        return cart_err_wrap(err, r, "activations of %zu tokens%s", lim->tokens,
+                             lim->recompute ? "" : " (--recompute needs far less)");
+    }
+    layout(&t->arena, t, t->layers);
+    for (size_t i = 0; i < lim->tokens; i++)
+        t->scratch.index[i] = (uint32_t)i;
+    *out = t;
+    return 0;
+}
+
+void cart_tape_free(struct cart_tape *t)
+{
+    if (!t)
+        return;
+    cart_arena_release(&t->arena);
+    free(t->layers);
+    free(t->segs);
+    free(t->seg_dk);
+    free(t->seg_dv);
+    free(t);
+}
+
+size_t cart_tape_bytes(const struct cart_model *m, const struct cart_tape_limits *lim)
+{
+    struct cart_tape t = {.m = m, .lim = *lim};
+    struct cart_layer_acts *layers = calloc(m->L, sizeof *layers);
+    if (!layers)
+        return SIZE_MAX;
+    layout(&t.arena, &t, layers);
+    free(layers);
+    return t.arena.overflow ? SIZE_MAX : t.arena.used;
+}
+
+static size_t prefix_rows(const struct cart_tape *t)
+{
+    size_t rows = 0;
+    for (size_t j = 0; j < t->n_parts; j++)
+        rows += t->parts[j]->rows;
+    return rows;
+}
+
+static int check(const struct cart_tape *t, struct cart_err *err)
+{
+    size_t M = 0, R = 0, P = prefix_rows(t);
+    if (t->n > t->lim.convs || P > t->lim.prefix)
+        return cart_err_set(err, CART_EUSAGE, "%zu conversations behind %zu rows: expected at most %zu behind %zu", t->n,
+                            P, t->lim.convs, t->lim.prefix);
+    for (size_t i = 0; i < t->n; i++) {
+        const struct cart_tape_conv *c = &t->convs[i];
+        if (c->T > t->m->context || P > t->m->context - c->T)
+            return cart_err_set(err, CART_EUSAGE, "%zu rows and %zu tokens exceed the model's context of %zu tokens", P,
+                                c->T, t->m->context);
+        for (size_t k = 0; k < c->T; k++)
+            if (c->ids[k] >= t->m->V)
+                return cart_err_set(err, CART_EUSAGE, "token id %u: expected less than %zu", c->ids[k], t->m->V);
+        M += c->T;
+        R += c->n_want;
+    }
+    if (M > t->lim.tokens || R > t->lim.wants)
+        return cart_err_set(err, CART_EUSAGE, "%zu tokens and %zu supervised rows: expected at most %zu and %zu", M, R,
+                            t->lim.tokens, t->lim.wants);
+    return 0;
+}
+
+/* One attention item a conversation, its segments pointing at layer l's prefix rows and the conversation's own rows. */
+static void plan_attention(struct cart_tape *t, size_t l)
+{
+    const struct cart_layer *layer = &t->m->layers[l];
+    const struct cart_layer_acts *a = &t->layers[l];
+    size_t wk = cart_layer_kv_width(layer), wq = layer->H * layer->DH, P = prefix_rows(t);
+    for (size_t i = 0; i < t->n; i++) {
+        struct cart_kv_segment *seg = t->segs + i * (t->n_parts + 1);
+        size_t row = t->row0[i], T = t->convs[i].T;
+        for (size_t j = 0; j < t->n_parts; j++) {
+            const struct cart_kv_layer *pl = &t->parts[j]->layers[l];
+            seg[j] = (struct cart_kv_segment){pl->k, pl->v, t->parts[j]->rows, pl->stride, t->parts[j]->dtype};
+        }
+        seg[t->n_parts] = (struct cart_kv_segment){t->scratch.k + row * wk, a->v + row * wk, T, wk, CART_F32};
+        t->items[i] = (struct cart_attn_item){.q = t->scratch.q + row * wq, .out = a->attn + row * wq,
+                                              .stats = a->stats + row * layer->H * 2, .segs = seg,
+                                              .n_segs = t->n_parts + 1, .T = T, .pos0 = P, .ldq = wq, .ldo = wq};
+    }
+}
+
+static void layer_attention(struct cart_tape *t, size_t l, struct cart_pool *pool)
+{
+    struct cart_attn_dims dims = cart_layer_attn_dims(&t->m->layers[l]);
+    plan_attention(t, l);
+    cart_attention_forward(t->items, t->n, &dims, pool);
+}
+
+static int begin(struct cart_tape *t, struct cart_err *err)
+{
+    size_t need = t->n * (t->n_parts + 1);
+    int r = cart_array_reserve((void **)&t->segs, &t->segs_cap, need, sizeof *t->segs, err);
+    if (r == 0)
+        r = cart_array_reserve((void **)&t->seg_dk, &t->dk_cap, need, sizeof *t->seg_dk, err);
+    if (r == 0)
+        r = cart_array_reserve((void **)&t->seg_dv, &t->dv_cap, need, sizeof *t->seg_dv, err);
+    if (r < 0)
+        return r;
+    size_t P = prefix_rows(t), half = t->m->rope.n_rot / 2;
+    t->M = t->R = 0;
+    for (size_t i = 0; i < t->n; i++) {
+        const struct cart_tape_conv *c = &t->convs[i];
+        t->row0[i] = t->M;
+        cart_layer_embed(t->m, c->ids, c->T, t->layers[0].x + t->M * t->m->D);
+        cart_rope_table(t->scratch.cos + t->M * half, t->scratch.sin + t->M * half, P, c->T, &t->m->rope);
+        t->M += c->T;
+        t->R += c->n_want;
+    }
+    t->row0[t->n] = t->M;
+    return 0;
+}
+
+int cart_tape_forward(struct cart_tape *t, const struct cart_kv_part *const *parts, size_t n_parts,
+                      const struct cart_tape_conv *convs, size_t n, float *hidden, struct cart_pool *pool,
+                      struct cart_err *err)
+{
+    const struct cart_model *m = t->m;
+    t->parts = parts;
+    t->n_parts = n_parts;
+    t->convs = convs;
+    t->n = n;
+    int r = check(t, err);
+    if (r == 0)
+        r = begin(t, err);
+    if (r < 0)
+        return r;
+    for (size_t l = 0; l < m->L; l++) {
+        const struct cart_layer_acts *a = &t->layers[l];
+        float *y = l + 1 < m->L ? t->layers[l + 1].x : t->x_out;
+        cart_layer_project(m, &m->layers[l], a, &t->scratch, t->M, pool);
+        layer_attention(t, l, pool);
+        cart_layer_finish(m, &m->layers[l], a, &t->scratch, y, t->M, pool);
+    }
+    size_t k = 0;
+    for (size_t i = 0; i < n; i++)
+        for (size_t w = 0; w < convs[i].n_want; w++, k++)
+            memcpy(t->x_want + k * m->D, t->x_out + (t->row0[i] + convs[i].want[w]) * m->D, m->D * sizeof(float));
+    cart_rmsnorm_forward(hidden, m->D, t->r_want, t->x_want, m->D, m->out_norm, t->R, m->D, m->eps, pool);
+    return 0;
+}
+
+/* dattn -> dq, dk, dv of the own tokens and the totals of the prefix rows. */
+static void backward_attention(struct cart_tape *t, size_t l, const struct cart_kv_grad *grads, struct cart_pool *pool)
+{
+    const struct cart_layer *layer = &t->m->layers[l];
+    struct cart_attn_dims dims = cart_layer_attn_dims(layer);
+    size_t wk = cart_layer_kv_width(layer), wq = layer->H * layer->DH, P = prefix_rows(t);
+    memset(t->dq, 0, t->M * wq * sizeof(float));
+    memset(t->dk, 0, t->M * wk * sizeof(float));
+    memset(t->dv, 0, t->M * wk * sizeof(float));
+    memset(t->partial_k, 0, t->n * P * wk * sizeof(float));
+    memset(t->partial_v, 0, t->n * P * wk * sizeof(float));
+    for (size_t i = 0; i < t->n; i++) {
+        float **dk = t->seg_dk + i * (t->n_parts + 1), **dv = t->seg_dv + i * (t->n_parts + 1);
+        size_t row = 0;
+        for (size_t j = 0; j < t->n_parts; j++) {
+            bool wanted = grads[j].dk != NULL;
+            dk[j] = wanted ? t->partial_k + (i * P + row) * wk : NULL;
+            dv[j] = wanted ? t->partial_v + (i * P + row) * wk : NULL;
+            row += t->parts[j]->rows;
+        }
+        dk[t->n_parts] = t->dk + t->row0[i] * wk;
+        dv[t->n_parts] = t->dv + t->row0[i] * wk;
+        t->grads[i] = (struct cart_attn_grad){.dout = t->dattn + t->row0[i] * wq, .dq = t->dq + t->row0[i] * wq,
+                                              .dk = dk, .dv = dv, .lddo = wq, .lddq = wq};
+    }
+    cart_attention_backward(t->items, t->grads, t->n, &dims, pool);
+    for (size_t i = 0; i < t->n; i++)
+        for (size_t j = 0; j < t->n_parts; j++)
+            if (grads[j].dk) {
+                size_t values = t->parts[j]->rows * wk;
+                cart_add(grads[j].dk[l], t->seg_dk[i * (t->n_parts + 1) + j], values, pool);
+                cart_add(grads[j].dv[l], t->seg_dv[i * (t->n_parts + 1) + j], values, pool);
+            }
+}
+
+/* dx: gradient of the layer's output on entry, of x1 on return. */
+static void backward_ffn(struct cart_tape *t, size_t l, struct cart_pool *pool)
+{
+    const struct cart_layer *layer = &t->m->layers[l];
+    const struct cart_layer_acts *a = &t->layers[l];
+    size_t D = t->m->D, F = layer->F, M = t->M;
+    memset(t->dact, 0, M * F * sizeof(float));
+    cart_matmul_backward(t->dact, F, t->dx, D, M, &layer->w_down, pool);
+    cart_swiglu_backward(a->gate, a->up, t->dact, a->gate, a->up, M * F, pool);
+    memset(t->dh, 0, M * D * sizeof(float));
+    cart_matmul_backward(t->dh, D, a->gate, F, M, &layer->w_gate, pool);
+    cart_matmul_backward(t->dh, D, a->up, F, M, &layer->w_up, pool);
+    cart_rmsnorm_backward(t->dx, D, t->dh, D, a->x1, D, a->r2, layer->ffn_norm, M, D, pool);
+}
+
+/* From dq, dk (rotated) and dv to dx of the layer's input. */
+static void backward_project(struct cart_tape *t, size_t l, struct cart_pool *pool)
+{
+    const struct cart_model *m = t->m;
+    const struct cart_layer *layer = &m->layers[l];
+    const struct cart_layer_acts *a = &t->layers[l];
+    const struct cart_layer_scratch *s = &t->scratch;
+    size_t D = m->D, M = t->M, wq = layer->H * layer->DH, wk = cart_layer_kv_width(layer);
+    float *dq = t->dq, *dk = t->dk;
+    cart_rope_apply(dq, wq, M, layer->H, layer->DH, s->index, s->cos, s->sin, &m->rope, true, pool);
+    cart_rope_apply(dk, wk, M, layer->HK, layer->DH, s->index, s->cos, s->sin, &m->rope, true, pool);
+    if (layer->q_norm) {
+        dq = t->dattn;
+        memset(dq, 0, M * wq * sizeof(float));
+        cart_headnorm_backward(dq, wq, t->dq, wq, a->q_raw, wq, a->rq, layer->q_norm, M, layer->H, layer->DH, pool);
+    }
+    if (layer->k_norm) {
+        dk = t->dk_raw;
+        memset(dk, 0, M * wk * sizeof(float));
+        cart_headnorm_backward(dk, wk, t->dk, wk, a->k_raw, wk, a->rk, layer->k_norm, M, layer->HK, layer->DH, pool);
+    }
+    memset(t->dh, 0, M * D * sizeof(float));
+    cart_matmul_backward(t->dh, D, dq, wq, M, &layer->wq, pool);
+    cart_matmul_backward(t->dh, D, dk, wk, M, &layer->wk, pool);
+    cart_matmul_backward(t->dh, D, t->dv, wk, M, &layer->wv, pool);
+    cart_rmsnorm_backward(t->dx, D, t->dh, D, a->x, D, a->r1, layer->attn_norm, M, D, pool);
+}
+
+void cart_tape_backward(struct cart_tape *t, const float *dhidden, const struct cart_kv_grad *grads,
+                        struct cart_pool *pool)
+{
+    const struct cart_model *m = t->m;
+    size_t D = m->D, M = t->M;
+    memset(t->dx, 0, M * D * sizeof(float));
+    size_t k = 0;
+    for (size_t i = 0; i < t->n; i++)
+        for (size_t w = 0; w < t->convs[i].n_want; w++, k++)
+            cart_rmsnorm_backward(t->dx + (t->row0[i] + t->convs[i].want[w]) * D, D, dhidden + k * D, D,
+                                  t->x_want + k * D, D, t->r_want + k, m->out_norm, 1, D, pool);
+    for (size_t l = m->L; l-- > 0;) {
+        const struct cart_layer *layer = &m->layers[l];
+        const struct cart_layer_acts *a = &t->layers[l];
+        size_t wq = layer->H * layer->DH;
+        if (t->lim.recompute) {
+            cart_layer_project(m, layer, a, &t->scratch, M, pool);
+            layer_attention(t, l, pool);
+            cart_layer_finish(m, layer, a, &t->scratch, NULL, M, pool);
+        } else {
+            cart_layer_rotate(m, layer, a, &t->scratch, M, pool);
+            plan_attention(t, l);
+        }
+        backward_ffn(t, l, pool);
+        memset(t->dattn, 0, M * wq * sizeof(float));
+        cart_matmul_backward(t->dattn, wq, t->dx, D, M, &layer->wo, pool);
+        backward_attention(t, l, grads, pool);
+        if (l > 0)
+            backward_project(t, l, pool);
+    }
+}

@@ -1,0 +1,224 @@
+/* Inference forward: spans are cut into pieces of at most ws->tokens tokens, each of which runs through all layers.
+ * Any cut gives the same bits, so the piece size is a matter of memory and speed alone. */
+#include "model/forward.h"
+
+#include "base/buf.h"
+#include "model/layer.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A part of one span that is in the current piece. */
+struct piece {
+    size_t span, first, T; /* tokens [first, first + T) of the span */
+    size_t row;            /* its first row among the piece's M rows */
+    size_t pos;            /* logical index of its first token */
+};
+
+struct cart_workspace {
+    struct cart_arena arena;
+    struct cart_layer_acts acts;
+    struct cart_layer_scratch scratch;
+    struct piece *pieces;         /* [tokens] */
+    struct cart_attn_item *items; /* [tokens] */
+    struct cart_kv_segment *segs; /* grows with the number of parts */
+    size_t tokens, segs_cap;
+};
+
+/* The widest layer decides, so that all layers share the memory. */
+static void layout(struct cart_arena *a, struct cart_workspace *w, const struct cart_model *m, size_t M)
+{
+    size_t q = 0, k = 0, F = 0;
+    for (size_t i = 0; i < m->L; i++) {
+        const struct cart_layer *l = &m->layers[i];
+        q = l->H * l->DH > q ? l->H * l->DH : q;
+        k = cart_layer_kv_width(l) > k ? cart_layer_kv_width(l) : k;
+        F = l->F > F ? l->F : F;
+    }
+    struct cart_layer_acts *c = &w->acts;
+    struct cart_layer_scratch *s = &w->scratch;
+    *c = (struct cart_layer_acts){0};
+    c->x = c->x1 = cart_arena_push(a, M * m->D, sizeof *c->x); /* [M, D] */
+    c->q_raw = s->q = cart_arena_push(a, M * q, sizeof *s->q); /* [M, H DH] */
+    c->k_raw = s->k = cart_arena_push(a, M * k, sizeof *s->k); /* [M, HK DH] */
+    c->v = cart_arena_push(a, M * k, sizeof *c->v);
+    c->attn = cart_arena_push(a, M * q, sizeof *c->attn);
+    c->gate = s->act = cart_arena_push(a, M * F, sizeof *c->gate); /* [M, F] */
+    c->up = cart_arena_push(a, M * F, sizeof *c->up);
+    s->h = cart_arena_push(a, M * m->D, sizeof *s->h);
+    s->index = cart_arena_push(a, M, sizeof *s->index);
+    s->cos = cart_arena_push(a, M * (m->rope.n_rot / 2), sizeof *s->cos);
+    s->sin = cart_arena_push(a, M * (m->rope.n_rot / 2), sizeof *s->sin);
+    w->pieces = cart_arena_push(a, M, sizeof *w->pieces);
+    w->items = cart_arena_push(a, M, sizeof *w->items);
+}
+
+int cart_workspace_new(struct cart_workspace **out, const struct cart_model *m, size_t tokens, struct cart_err *err)
+{
+    struct cart_workspace *w = calloc(1, sizeof *w);
+    if (!w)
+        return cart_err_memory(err, "workspace", sizeof *w);
+    w->tokens = tokens;
+    layout(&w->arena, w, m, tokens);
+    int r = cart_arena_reserve(&w->arena, w->arena.used, err);
+    if (r < 0) {
+        free(w);
+        return cart_err_wrap(err, r, "activations of %zu tokens", tokens);
+    }
+    layout(&w->arena, w, m, tokens);
+    for (size_t i = 0; i < tokens; i++)
+        w->scratch.index[i] = (uint32_t)i;
+    *out = w;
+    return 0;
+}
+
+void cart_workspace_free(struct cart_workspace *w)
+{
+    if (!w)
+        return;
+    cart_arena_release(&w->arena);
+    free(w->segs);
+    free(w);
+}
+
+size_t cart_workspace_bytes(const struct cart_model *m, size_t tokens)
+{
+    struct cart_workspace w;
+    struct cart_arena a = CART_ARENA_INIT;
+    layout(&a, &w, m, tokens);
+    return a.overflow ? SIZE_MAX : a.used;
+}
+
+static int check(const struct cart_model *m, const struct cart_span *spans, size_t n, struct cart_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        const struct cart_span *s = &spans[i];
+        size_t rows = cart_kv_rows(&s->kv);
+        if (s->T > m->context || rows > m->context - s->T)
+            return cart_err_set(err, CART_EUSAGE,
+                                "%zu rows and %zu tokens exceed the model's context of %zu tokens", rows, s->T,
+                                m->context);
+        if (s->T > s->kv.tail->cap - s->kv.tail->rows)
+            return cart_err_set(err, CART_EUSAGE, "stream has room for %zu tokens, given %zu",
+                                s->kv.tail->cap - s->kv.tail->rows, s->T);
+        for (size_t t = 0; t < s->T; t++)
+            if (s->ids[t] >= m->V)
+                return cart_err_set(err, CART_EUSAGE, "token id %u: expected less than %zu", s->ids[t], m->V);
+    }
+    return 0;
+}
+
+/* Room for the segments of any piece: each of at most min(tokens, n) streams has its parts and its tail. */
+static int reserve_segments(struct cart_workspace *w, const struct cart_span *spans, size_t n, struct cart_err *err)
+{
+    size_t total = 0;
+    for (size_t i = 0; i < n; i++)
+        if (!cart_size_add(total, spans[i].kv.n_parts + 1, &total))
+            return cart_err_memory(err, "key and value segments", 0);
+    return cart_array_reserve((void **)&w->segs, &w->segs_cap, total, sizeof *w->segs, err);
+}
+
+/* Points items at layer l: each stream's parts, then its tail up to and with the piece's own rows. */
+static void plan_attention(struct cart_workspace *w, const struct cart_model *m, const struct cart_span *spans,
+                           size_t n_pieces, size_t l)
+{
+    size_t width = cart_layer_kv_width(&m->layers[l]), wq = m->layers[l].H * m->layers[l].DH;
+    struct cart_kv_segment *seg = w->segs;
+    for (size_t i = 0; i < n_pieces; i++) {
+        const struct piece *p = &w->pieces[i];
+        const struct cart_kv *kv = &spans[p->span].kv;
+        struct cart_attn_item *it = &w->items[i];
+        it->segs = seg;
+        for (size_t j = 0; j < kv->n_parts; j++) {
+            const struct cart_kv_part *part = kv->parts[j];
+            const struct cart_kv_layer *pl = &part->layers[l];
+            *seg++ = (struct cart_kv_segment){pl->k, pl->v, part->rows, pl->stride, part->dtype};
+        }
+        struct cart_kv_tail *t = kv->tail;
+        memcpy(t->k[l] + t->rows * width, w->scratch.k + p->row * width, p->T * width * sizeof(float));
+        memcpy(t->v[l] + t->rows * width, w->acts.v + p->row * width, p->T * width * sizeof(float));
+        *seg++ = (struct cart_kv_segment){t->k[l], t->v[l], t->rows + p->T, width, CART_F32};
+        it->n_segs = (size_t)(seg - it->segs);
+        it->q = w->scratch.q + p->row * wq;
+        it->out = w->acts.attn + p->row * wq;
+        it->stats = NULL;
+        it->ldq = it->ldo = wq;
+        it->T = p->T;
+        it->pos0 = p->pos;
+    }
+}
+
+static void run_piece(const struct cart_model *m, struct cart_workspace *w, const struct cart_span *spans,
+                      size_t n_pieces, size_t M, struct cart_pool *pool)
+{
+    size_t half = m->rope.n_rot / 2;
+    for (size_t i = 0; i < n_pieces; i++) {
+        const struct piece *p = &w->pieces[i];
+        cart_layer_embed(m, spans[p->span].ids + p->first, p->T, w->acts.x + p->row * m->D);
+        cart_rope_table(w->scratch.cos + p->row * half, w->scratch.sin + p->row * half, p->pos, p->T, &m->rope);
+    }
+    for (size_t l = 0; l < m->L; l++) {
+        const struct cart_layer *layer = &m->layers[l];
+        struct cart_attn_dims dims = cart_layer_attn_dims(layer);
+        cart_layer_project(m, layer, &w->acts, &w->scratch, M, pool);
+        plan_attention(w, m, spans, n_pieces, l);
+        cart_attention_forward(w->items, n_pieces, &dims, pool);
+        cart_layer_finish(m, layer, &w->acts, &w->scratch, w->acts.x, M, pool);
+    }
+    for (size_t i = 0; i < n_pieces; i++)
+        spans[w->pieces[i].span].kv.tail->rows += w->pieces[i].T;
+}
+
+/* Copies the wanted rows of a piece behind what hidden holds; returns their number. next [n] counts each span's wants so far. */
+static size_t gather(const struct cart_model *m, struct cart_workspace *w, const struct cart_span *s, const struct piece *p,
+                     size_t done, float *hidden)
+{
+    size_t n = 0;
+    for (size_t i = done; i < s->n_want; i++) {
+        size_t t = s->want ? s->want[i] : i;
+        if (t >= p->first + p->T)
+            break;
+        memcpy(hidden + n * m->D, w->acts.x + (p->row + t - p->first) * m->D, m->D * sizeof *hidden);
+        n++;
+    }
+    return n;
+}
+
+int cart_forward(const struct cart_model *m, struct cart_workspace *w, const struct cart_span *spans, size_t n,
+                 float *hidden, struct cart_pool *pool, struct cart_err *err)
+{
+    int r = check(m, spans, n, err);
+    if (r == 0)
+        r = reserve_segments(w, spans, n, err);
+    if (r < 0)
+        return r;
+    size_t out = 0, span = 0, first = 0, done = 0; /* done: wants of the span under way that are out */
+    while (span < n) {
+        size_t M = 0, n_pieces = 0;
+        while (span + n_pieces < n && M < w->tokens) {
+            const struct cart_span *s = &spans[span + n_pieces];
+            size_t from = n_pieces == 0 ? first : 0;
+            size_t T = s->T - from < w->tokens - M ? s->T - from : w->tokens - M;
+            w->pieces[n_pieces] = (struct piece){span + n_pieces, from, T, M, cart_kv_rows(&s->kv)};
+            M += T;
+            n_pieces++;
+            if (n_pieces == w->tokens)
+                break;
+        }
+        run_piece(m, w, spans, n_pieces, M, pool);
+        for (size_t i = 0; i < n_pieces; i++) {
+            const struct piece *p = &w->pieces[i];
+            const struct cart_span *s = &spans[p->span];
+            size_t got = gather(m, w, s, p, done, hidden ? hidden + out * m->D : NULL);
+            out += got;
+            bool whole = p->first + p->T == s->T;
+            done = whole ? 0 : done + got;
+            first = whole ? 0 : p->first + p->T;
+            span = whole ? p->span + 1 : p->span;
+        }
+    }
+    if (out)
+        cart_rmsnorm_forward(hidden, m->D, NULL, hidden, m->D, m->out_norm, out, m->D, m->eps, pool);
+    return 0;
+}

@@ -1,0 +1,69 @@
+/* Tails of streams and parts that borrow from them. */
+#include "model/kv.h"
+
+#include <string.h>
+
+static void tail_layout(struct cart_arena *a, struct cart_kv_tail *t, const struct cart_model *m,
+                        size_t cap)
+{
+    t->k = cart_arena_push(a, m->L, sizeof *t->k);
+    t->v = cart_arena_push(a, m->L, sizeof *t->v);
+    for (size_t l = 0; l < m->L; l++) {
+        size_t width = cart_layer_kv_width(&m->layers[l]);
+        size_t n = 0;
+        if (!cart_size_mul(cap, width, &n))
+            n = SIZE_MAX;
+        float *k = cart_arena_push(a, n, sizeof *k); /* [cap, HK, DH] */
+        float *v = cart_arena_push(a, n, sizeof *v);
+        if (t->k) {
+            t->k[l] = k;
+            t->v[l] = v;
+        }
+    }
+}
+
+int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, size_t cap,
+                      struct cart_err *err)
+{
+    struct cart_kv_tail fresh = {.cap = cap, .arena = CART_ARENA_INIT};
+    tail_layout(&fresh.arena, &fresh, m, cap);
+    int r = cart_arena_reserve(&fresh.arena, fresh.arena.used, err);
+    if (r < 0)
+        return cart_err_wrap(err, r, "keys and values of %zu tokens", cap);
+    tail_layout(&fresh.arena, &fresh, m, cap);
+    *t = fresh;
+    return 0;
+}
+
+void cart_kv_tail_release(struct cart_kv_tail *t)
+{
+    cart_arena_release(&t->arena);
+    memset(t, 0, sizeof *t);
+}
+
+size_t cart_kv_tail_bytes(const struct cart_model *m, size_t cap)
+{
+    struct cart_kv_tail t = {0};
+    struct cart_arena a = CART_ARENA_INIT;
+    tail_layout(&a, &t, m, cap);
+    return a.overflow ? SIZE_MAX : a.used;
+}
+
+void cart_kv_part_of_tail(struct cart_kv_part *part, struct cart_kv_layer *layers,
+                          const struct cart_model *m, const struct cart_kv_tail *t, size_t first,
+                          size_t rows)
+{
+    for (size_t l = 0; l < m->L; l++) {
+        size_t width = cart_layer_kv_width(&m->layers[l]);
+        layers[l] = (struct cart_kv_layer){t->k[l] + first * width, t->v[l] + first * width, width};
+    }
+    *part = (struct cart_kv_part){.rows = rows, .dtype = CART_F32, .layers = layers};
+}
+
+size_t cart_kv_rows(const struct cart_kv *kv)
+{
+    size_t rows = kv->tail ? kv->tail->rows : 0;
+    for (size_t i = 0; i < kv->n_parts; i++)
+        rows += kv->parts[i]->rows;
+    return rows;
+}
