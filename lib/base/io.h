@@ -22,12 +22,15 @@ struct cart_map {
 int cart_map_open(struct cart_map *map, const char *path, struct cart_err *err) CART_MUST_USE;
 void cart_map_release(struct cart_map *map);
 
-/* An output that appears whole or not at all: a temporary file beside path, then fsync, rename, fsync of the
- * directory. path NULL or "-" is standard output, written directly (refused when it is a terminal, unless text). */
+/* An output that appears whole or not at all: a file without a name in the directory of path where the system has
+ * such (else a temporary file beside it), then fsync, rename, fsync of the directory. A symbolic link is followed; an
+ * existing file keeps its permission bits. path NULL or "-" is standard output, and a device or FIFO that exists under
+ * path is one too: written directly (refused when it is a terminal, unless text). A directory is CART_EUSAGE. */
 struct cart_output {
     int fd;         /* write here */
-    char *path;     /* final name, owned; NULL for standard output */
-    char *tmp_path; /* owned; NULL for standard output */
+    char *path;     /* final name, owned; NULL for standard output and devices */
+    char *tmp_path; /* name before the rename, owned; may not exist before commit; NULL for standard output */
+    bool unnamed;   /* fd has no name yet */
 };
 
 int cart_output_open(struct cart_output *out, const char *path, bool text, struct cart_err *err) CART_MUST_USE;

@@ -1,0 +1,332 @@
+#define _GNU_SOURCE /* O_TMPFILE */
+#include "base/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Linux moves at most a little under 2 GiB per call; asking for less keeps every system's rules. */
+#define IO_CHUNK ((size_t)1 << 30)
+
+/* One read, restarted after a signal. */
+static ssize_t read_some(int fd, void *out, size_t n)
+{
+    ssize_t got;
+    do
+        got = read(fd, out, n < IO_CHUNK ? n : IO_CHUNK);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+int cart_io_read(int fd, void *out, size_t n, const char *name, struct cart_err *err)
+{
+    unsigned char *p = out;
+    size_t done = 0;
+    while (done < n) {
+        ssize_t got = read_some(fd, p + done, n - done);
+        if (got < 0)
+            return cart_err_sys(err, "%s: reading", name);
+        if (got == 0)
+            break;
+        done += (size_t)got;
+    }
+    if (done == n)
+        return 1;
+    if (done == 0)
+        return 0;
+    return cart_err_set(err, CART_ETRUNC, "%s: ends early: expected %zu bytes, found %zu", name, n, done);
+}
+
+int cart_io_write(int fd, const void *bytes, size_t n, const char *name, struct cart_err *err)
+{
+    const unsigned char *p = bytes;
+    while (n > 0) {
+        ssize_t put = write(fd, p, n < IO_CHUNK ? n : IO_CHUNK);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return cart_err_sys(err, "%s: writing", name);
+        p += put;
+        n -= (size_t)put;
+    }
+    return 0;
+}
+
+static int slurp_fd(int fd, const char *name, size_t limit, struct cart_buf *b, struct cart_err *err)
+{
+    size_t start = b->len;
+    for (;;) {
+        size_t room = b->cap > b->len + 1 ? b->cap - b->len - 1 : 0;
+        if (room < 4096) {
+            int r = cart_buf_reserve(b, (size_t)1 << 16, err);
+            if (r < 0)
+                return cart_err_wrap(err, r, "%s", name);
+            room = b->cap - b->len - 1;
+        }
+        ssize_t got = read_some(fd, b->data + b->len, room);
+        if (got < 0)
+            return cart_err_sys(err, "%s: reading", name);
+        b->len += (size_t)got;
+        b->data[b->len] = '\0';
+        if (got == 0)
+            return 0;
+        if (b->len - start > limit)
+            return cart_err_set(err, CART_EFORMAT, "%s: expected at most %zu bytes, found more", name, limit);
+    }
+}
+
+int cart_io_slurp(const char *path, size_t limit, struct cart_buf *b, struct cart_err *err)
+{
+    if (strcmp(path, "-") == 0)
+        return slurp_fd(STDIN_FILENO, "standard input", limit, b, err);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return cart_err_sys(err, "%s", path);
+    int r = slurp_fd(fd, path, limit, b, err);
+    close(fd);
+    return r;
+}
+
+int cart_map_open(struct cart_map *map, const char *path, struct cart_err *err)
+{
+    int r = 0;
+    /* Without O_NONBLOCK a FIFO would wait for a writer before it could be refused. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0)
+        return cart_err_sys(err, "%s", path);
+    struct stat st;
+    if (fstat(fd, &st) < 0) {
+        r = cart_err_sys(err, "%s", path);
+        goto out;
+    }
+    if (!S_ISREG(st.st_mode)) {
+        r = cart_err_set(err, CART_EUSAGE, "%s: expected a regular file, found %s", path,
+                         S_ISDIR(st.st_mode) ? "a directory" : "a pipe or device");
+        goto out;
+    }
+    if ((uintmax_t)st.st_size > SIZE_MAX) {
+        r = cart_err_memory(err, path, SIZE_MAX);
+        goto out;
+    }
+    struct cart_map m = {NULL, (size_t)st.st_size};
+    if (m.size > 0) {
+        void *p = mmap(NULL, m.size, PROT_READ, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED) {
+            r = cart_err_sys(err, "%s: mapping %zu bytes", path, m.size);
+            goto out;
+        }
+        m.data = p;
+    }
+    *map = m;
+out:
+    close(fd);
+    return r;
+}
+
+void cart_map_release(struct cart_map *map)
+{
+    if (map->data)
+        munmap((void *)(uintptr_t)map->data, map->size);
+    *map = (struct cart_map){NULL, 0};
+}
+
+/* The directory that holds path, as a new string; NULL when out of memory. */
+static char *parent_of(const char *path)
+{
+    char *copy = strdup(path);
+    char *dir = copy ? strdup(dirname(copy)) : NULL;
+    free(copy);
+    return dir;
+}
+
+static int sync_parent(const char *path, struct cart_err *err)
+{
+    char *dir = parent_of(path);
+    if (!dir)
+        return cart_err_memory(err, path, 0);
+    int r = 0;
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    /* Some file systems cannot sync a directory and say EINVAL; there is nothing more to do on them. */
+    if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL && errno != ENOTSUP))
+        r = cart_err_sys(err, "%s: syncing its directory", path);
+    if (fd >= 0)
+        close(fd);
+    free(dir);
+    return r;
+}
+
+int cart_io_publish(const char *from, const char *to, struct cart_err *err)
+{
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return cart_err_sys(err, "%s", from);
+    int r = fsync(fd) < 0 ? cart_err_sys(err, "%s: syncing", from) : 0;
+    close(fd);
+    if (r < 0)
+        return r;
+    if (rename(from, to) < 0)
+        return cart_err_sys(err, "%s: renaming to %s", from, to);
+    return sync_parent(to, err);
+}
+
+/* Names ".NAME.PID-N.tmp" beside path: unique among our processes, and O_EXCL settles the rest. */
+static char *temporary_name(const char *path, unsigned n)
+{
+    const char *slash = strrchr(path, '/');
+    const char *base = slash ? slash + 1 : path;
+    size_t cap = strlen(path) + 64;
+    char *name = malloc(cap);
+    if (name)
+        snprintf(name, cap, "%.*s.%.200s.%ld-%u.tmp", (int)(base - path), path, base, (long)getpid(), n);
+    return name;
+}
+
+/* A file that vanishes with the process unless it is linked, so that not even SIGKILL leaves litter. */
+static int open_unnamed(const char *path)
+{
+    char *dir = parent_of(path);
+    int fd = -1;
+    if (dir && access("/proc/self/fd", X_OK) == 0)
+        fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+    free(dir);
+    return fd;
+}
+
+static int open_beside(struct cart_output *o, struct cart_err *err)
+{
+    int fd = open_unnamed(o->path);
+    o->unnamed = fd >= 0;
+    for (unsigned n = 0;; n++) {
+        o->tmp_path = temporary_name(o->path, n);
+        if (!o->tmp_path) {
+            if (fd >= 0)
+                close(fd);
+            return cart_err_memory(err, o->path, 0);
+        }
+        if (fd < 0)
+            fd = open(o->tmp_path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd >= 0)
+            break;
+        int sys = errno;
+        free(o->tmp_path);
+        o->tmp_path = NULL;
+        errno = sys;
+        if (sys != EEXIST || n == 999)
+            return cart_err_sys(err, "%s", o->path);
+    }
+    o->fd = fd;
+    return 0;
+}
+
+/* Standard output, devices and FIFOs: there is nothing to rename. */
+static int accept_direct(struct cart_output *out, int fd, const char *name, bool text, struct cart_err *err)
+{
+    if (!text && isatty(fd))
+        return cart_err_set(err, CART_EUSAGE, "%s: is a terminal: binary output goes to a file (-o) or a pipe", name);
+    *out = (struct cart_output){.fd = fd};
+    return 0;
+}
+
+int cart_output_open(struct cart_output *out, const char *path, bool text, struct cart_err *err)
+{
+    if (!path || strcmp(path, "-") == 0)
+        return accept_direct(out, STDOUT_FILENO, "standard output", text, err);
+    struct stat st;
+    bool exists = stat(path, &st) == 0;
+    if (!exists && errno != ENOENT)
+        return cart_err_sys(err, "%s", path);
+    if ((exists && S_ISDIR(st.st_mode)) || path[0] == '\0' || path[strlen(path) - 1] == '/')
+        return cart_err_set(err, CART_EUSAGE, "%s: expected the name of a file, found a directory", path);
+    if (exists && !S_ISREG(st.st_mode)) {
+        int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+        if (fd < 0)
+            return cart_err_sys(err, "%s", path);
+        int r = accept_direct(out, fd, path, text, err);
+        if (r < 0)
+            close(fd);
+        return r;
+    }
+    struct cart_output o = {.fd = -1};
+    o.path = exists ? realpath(path, NULL) : strdup(path);
+    if (!o.path)
+        return cart_err_sys(err, "%s", path);
+    int r = open_beside(&o, err);
+    if (r < 0) {
+        free(o.path);
+        return r;
+    }
+    if (exists && fchmod(o.fd, st.st_mode & 07777) < 0) {
+        r = cart_err_sys(err, "%s: setting its mode", path);
+        cart_output_abandon(&o);
+        return r;
+    }
+    *out = o;
+    return 0;
+}
+
+/* Gives the nameless file its temporary name. */
+static int link_unnamed(struct cart_output *out, struct cart_err *err)
+{
+    char from[64];
+    snprintf(from, sizeof from, "/proc/self/fd/%d", out->fd);
+    for (unsigned n = 1; linkat(AT_FDCWD, from, AT_FDCWD, out->tmp_path, AT_SYMLINK_FOLLOW) < 0; n++) {
+        if (errno != EEXIST || n == 1000)
+            return cart_err_sys(err, "%s", out->path);
+        char *name = temporary_name(out->path, n);
+        if (!name)
+            return cart_err_memory(err, out->path, 0);
+        free(out->tmp_path);
+        out->tmp_path = name;
+    }
+    out->unnamed = false;
+    return 0;
+}
+
+int cart_output_commit(struct cart_output *out, struct cart_err *err)
+{
+    int r = 0;
+    if (!out->path) {
+        /* cart_main_end closes standard output; a device is ours to close. */
+        if (out->fd > STDERR_FILENO && close(out->fd) < 0)
+            r = cart_err_sys(err, "output: closing");
+        *out = (struct cart_output){0};
+        return r;
+    }
+    if (fsync(out->fd) < 0)
+        r = cart_err_sys(err, "%s: syncing", out->path);
+    if (r == 0 && out->unnamed)
+        r = link_unnamed(out, err);
+    if (r == 0) {
+        int fd = out->fd;
+        out->fd = -1;
+        if (close(fd) < 0)
+            r = cart_err_sys(err, "%s: closing", out->path);
+    }
+    if (r == 0 && rename(out->tmp_path, out->path) < 0)
+        r = cart_err_sys(err, "%s: renaming", out->path);
+    if (r == 0) {
+        free(out->tmp_path);
+        out->tmp_path = NULL;
+        r = sync_parent(out->path, err);
+    }
+    cart_output_abandon(out);
+    return r;
+}
+
+void cart_output_abandon(struct cart_output *out)
+{
+    /* 0 to 2 are standard streams, or the fd of a zeroed struct: never ours to close. */
+    if (out->fd > STDERR_FILENO)
+        close(out->fd);
+    if (out->tmp_path && !out->unnamed)
+        unlink(out->tmp_path);
+    free(out->tmp_path);
+    free(out->path);
+    *out = (struct cart_output){0};
+}
