@@ -42,8 +42,8 @@ int cart_corpus_add(struct cart_corpus *c, const struct cart_record *rec, size_t
 int cart_corpus_write(const struct cart_corpus *c, size_t first, struct cart_stream_writer *w,
                       struct cart_err *err) CART_MUST_USE;
 
-/* XXH3-128 over the documents in order: each one's token count and tokens, little-endian. Hex, with a NUL. */
-void cart_corpus_digest(const struct cart_corpus *c, char out[33]);
+/* XXH3-128 over the documents in order: each one's token count and tokens, little-endian. Hex, with a NUL. CART_ESYS: memory. */
+int cart_corpus_digest(const struct cart_corpus *c, char out[33], struct cart_err *err) CART_MUST_USE;
 
 /* Copies tokens [first, end) of all documents, one after another, into out [end - first]. */
 void cart_corpus_copy(const struct cart_corpus *c, size_t first, size_t end, uint32_t *out);
