@@ -1,0 +1,86 @@
+#include "model/model_impl.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int read_name(struct cart_model *m, struct cart_err *err)
+{
+    struct cart_gguf_str name = {"", 0};
+    int r = cart_gguf_string_opt(m->priv->gguf, "general.name", &name, err);
+    if (r < 0)
+        return r;
+    m->name = strndup(name.data, name.len);
+    return m->name ? 0 : cart_err_memory(err, "model name", name.len);
+}
+
+static int open_parts(struct cart_model *m, const struct cart_model_options *opt, struct cart_err *err)
+{
+    int r = cart_gguf_open(&m->priv->gguf, m->path, err);
+    if (r == 0)
+        r = cart_family_read(m, err);
+    if (r == 0)
+        r = read_name(m, err);
+    if (r == 0)
+        r = cart_bind_weights(m, err);
+    if (r == 0)
+        r = cart_vocabulary_read(m, opt ? opt->profile : NULL, err);
+    if (r == 0)
+        r = cart_fingerprints_make(m, err);
+    if (r == 0)
+        m->mapped_bytes = cart_gguf_size(m->priv->gguf);
+    return r;
+}
+
+int cart_model_open(struct cart_model **out, const char *path, const struct cart_model_options *opt, struct cart_err *err)
+{
+    struct cart_model *m = calloc(1, sizeof *m);
+    if (m) {
+        m->priv = calloc(1, sizeof *m->priv);
+        m->path = strdup(path);
+    }
+    if (!m || !m->priv || !m->path) {
+        cart_model_close(m);
+        return cart_err_memory(err, "model", sizeof *m);
+    }
+    int r = open_parts(m, opt, err);
+    if (r < 0) {
+        cart_model_close(m);
+        return r;
+    }
+    *out = m;
+    return 0;
+}
+
+void cart_model_close(struct cart_model *m)
+{
+    if (!m)
+        return;
+    if (m->priv) {
+        cart_chat_free(m->priv->chat);
+        cart_tokenizer_free(m->priv->tokenizer);
+        cart_arena_release(&m->priv->arena);
+        free(m->priv->used);
+        cart_gguf_close(m->priv->gguf);
+    }
+    free(m->priv);
+    free(m->layers);
+    free((char *)m->name);
+    free((char *)m->path);
+    free(m);
+}
+
+const struct cart_tokenizer *cart_model_tokenizer(const struct cart_model *m)
+{
+    return m->priv->tokenizer;
+}
+
+int cart_model_chat(const struct cart_model *m, const struct cart_chat **out, struct cart_err *err)
+{
+    if (!m->priv->chat) {
+        if (err)
+            *err = m->priv->chat_err;
+        return cart_err_wrap(err, m->priv->chat_err.code, "%s", m->path);
+    }
+    *out = m->priv->chat;
+    return 0;
+}
