@@ -1,0 +1,352 @@
+#include "cartridge/cartridge.h"
+
+#include "base/io.h"
+#include "cartridge/metadata.h"
+#include "cartridge/rows.h"
+#include "stream/safetensors.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The four tensors of a layer; the first two hold keys. */
+enum { K_SINK, K_ROWS, V_SINK, V_ROWS, TENSORS_PER_LAYER };
+static const char *const tensor_names[TENSORS_PER_LAYER] = {"k_sink", "k", "v_sink", "v"};
+
+struct cart_cartridge_priv {
+    struct cart_map map;
+    struct cart_st st;
+    struct cart_arena arena;               /* tensor table, layers, copies */
+    const struct cart_st_tensor **tensors; /* [L, TENSORS_PER_LAYER], NULL where absent */
+    const void **data;                     /* the same, as used: in the file or in the arena */
+    char *path;
+};
+
+/* "layers.<i>.<name>" without leading zeros; false for any other name. */
+static bool parse_name(const char *name, size_t *layer, size_t *which)
+{
+    static const char prefix[] = "layers.";
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
+        return false;
+    const char *s = name + sizeof prefix - 1;
+    if (*s < '0' || *s > '9' || (*s == '0' && s[1] != '.'))
+        return false;
+    size_t i = 0;
+    for (; *s >= '0' && *s <= '9'; s++) {
+        i = i * 10 + (size_t)(*s - '0');
+        if (i > 1u << 20)
+            return false;
+    }
+    if (*s++ != '.')
+        return false;
+    for (size_t k = 0; k < TENSORS_PER_LAYER; k++)
+        if (strcmp(s, tensor_names[k]) == 0) {
+            *layer = i;
+            *which = k;
+            return true;
+        }
+    return false;
+}
+
+static int row_dtype(enum cart_st_dtype t)
+{
+    return t == CART_ST_F32    ? CART_F32
+           : t == CART_ST_F16  ? CART_F16
+           : t == CART_ST_BF16 ? CART_BF16
+                               : -1;
+}
+
+/* Files each tensor under its layer. */
+static int collect(struct cart_cartridge *c, const struct cart_model *m, struct cart_note *note,
+                   struct cart_err *err)
+{
+    struct cart_cartridge_priv *p = c->priv;
+    for (size_t i = 0; i < p->st.n; i++) {
+        const struct cart_st_tensor *t = &p->st.tensors[i];
+        size_t layer, which;
+        char shown[80];
+        cart_err_escape(shown, sizeof shown, t->name, strlen(t->name));
+        if (!parse_name(t->name, &layer, &which)) {
+            if (strcmp(t->name, "draft_reference") != 0)
+                cart_note_add(note, "tensor %s ignored", shown);
+            continue;
+        }
+        if (layer >= m->L)
+            return cart_err_set(err, CART_EMATCH, "tensor %s: the model has %zu layers", shown,
+                                m->L);
+        p->tensors[layer * TENSORS_PER_LAYER + which] = t;
+    }
+    return 0;
+}
+
+static int check_shape(const struct cart_st_tensor *t, const struct cart_layer *l, size_t rows,
+                       int dtype, struct cart_err *err)
+{
+    if (t->rank != 3)
+        return cart_err_set(err, CART_EFORMAT, "tensor %s: expected 3 dimensions, found %zu",
+                            t->name, t->rank);
+    if (t->shape[1] != l->HK || t->shape[2] != l->DH)
+        return cart_err_set(err, CART_EMATCH,
+                            "tensor %s: expected [%zu,%zu,%zu], found [%zu,%zu,%zu]", t->name, rows,
+                            l->HK, l->DH, t->shape[0], t->shape[1], t->shape[2]);
+    if (t->shape[0] != rows)
+        return cart_err_set(err, CART_EFORMAT, "tensor %s: expected %zu rows, found %zu", t->name,
+                            rows, t->shape[0]);
+    if (row_dtype(t->dtype) != dtype)
+        return cart_err_set(err, CART_EFORMAT, "tensor %s: expected %s as in layer 0, found %s",
+                            t->name, cart_dtype_info(dtype)->name, cart_st_dtype_name(t->dtype));
+    return 0;
+}
+
+/* p, frozen and type as layer 0 has them; then every layer must agree. */
+static int check_tensors(struct cart_cartridge *c, const struct cart_model *m, bool described,
+                         struct cart_err *err)
+{
+    struct cart_cartridge_priv *p = c->priv;
+    const struct cart_st_tensor *rows = p->tensors[K_ROWS], *sink = p->tensors[K_SINK];
+    if (!rows || rows->rank != 3 || (sink && sink->rank != 3))
+        return cart_err_set(err, CART_EFORMAT,
+                            "not a cartridge: no tensor layers.0.k of rows, heads, width");
+    c->dtype = row_dtype(rows->dtype);
+    if (c->dtype < 0)
+        return cart_err_set(err, CART_EFORMAT,
+                            "tensor layers.0.k: type %s: expected F32, F16 or BF16",
+                            cart_st_dtype_name(rows->dtype));
+    c->frozen = sink ? sink->shape[0] : 0;
+    if (c->frozen > CART_CARTRIDGE_MAX_P || rows->shape[0] > CART_CARTRIDGE_MAX_P - c->frozen)
+        return cart_err_set(err, CART_EFORMAT, "%zu rows: more than %zu", rows->shape[0],
+                            CART_CARTRIDGE_MAX_P);
+    c->p = c->frozen + rows->shape[0];
+    if (c->p == 0)
+        return cart_err_set(err, CART_EFORMAT, "no rows");
+    for (size_t i = 0; i < m->L; i++)
+        for (size_t k = 0; k < TENSORS_PER_LAYER; k++) {
+            const struct cart_st_tensor *t = p->tensors[i * TENSORS_PER_LAYER + k];
+            bool is_sink = k == K_SINK || k == V_SINK;
+            size_t want = is_sink ? c->frozen : c->p - c->frozen;
+            if (!t && is_sink && c->frozen == 0)
+                continue;
+            if (!t)
+                return cart_err_set(err, described ? CART_EFORMAT : CART_EMATCH,
+                                    "tensor layers.%zu.%s is missing (the model has %zu layers)", i,
+                                    tensor_names[k], m->L);
+            int r = check_shape(t, &m->layers[i], want, c->dtype, err);
+            if (r < 0)
+                return r;
+            c->row_bytes += t->bytes;
+        }
+    return 0;
+}
+
+/* Run twice: measures, then hands out. A tensor is copied where it lies unaligned or in the other
+ * rotation order. */
+static void layout(struct cart_cartridge *c, const struct cart_model *m, struct cart_arena *a,
+                   bool reorder, struct cart_kv_layer **layers)
+{
+    struct cart_cartridge_priv *p = c->priv;
+    size_t size = cart_rows_value_size(c->dtype);
+    layers[0] = cart_arena_push(a, m->L, sizeof **layers);
+    layers[1] = cart_arena_push(a, m->L, sizeof **layers);
+    for (size_t i = 0; i < m->L * TENSORS_PER_LAYER; i++) {
+        const struct cart_st_tensor *t = p->tensors[i];
+        if (!t)
+            continue;
+        bool keys = i % TENSORS_PER_LAYER <= K_ROWS;
+        p->data[i] = t->data;
+        if ((uintptr_t)t->data % size == 0 && !(keys && reorder))
+            continue;
+        void *copy = cart_arena_push(a, t->bytes, 1);
+        if (!copy || t->bytes == 0)
+            continue;
+        if (keys && reorder)
+            cart_rows_reorder(copy, t->data, t->shape[0], &m->layers[i / TENSORS_PER_LAYER],
+                              &m->rope, size);
+        else
+            memcpy(copy, t->data, t->bytes);
+        p->data[i] = copy;
+    }
+}
+
+static void add_part(struct cart_cartridge *c, const struct cart_model *m,
+                     struct cart_kv_layer *layers, size_t rows, size_t k, size_t v)
+{
+    if (rows == 0)
+        return;
+    for (size_t i = 0; i < m->L; i++) {
+        layers[i].k = c->priv->data[i * TENSORS_PER_LAYER + k];
+        layers[i].v = c->priv->data[i * TENSORS_PER_LAYER + v];
+        layers[i].stride = cart_layer_kv_width(&m->layers[i]);
+    }
+    c->parts[c->n_parts++] = (struct cart_kv_part){rows, c->dtype, layers};
+}
+
+static int bind_rows(struct cart_cartridge *c, const struct cart_model *m, bool reorder,
+                     struct cart_err *err)
+{
+    struct cart_kv_layer *layers[2];
+    struct cart_arena measure = CART_ARENA_INIT;
+    layout(c, m, &measure, reorder, layers);
+    if (measure.overflow)
+        return cart_err_memory(err, "rows", 0);
+    int r = cart_arena_reserve(&c->priv->arena, measure.used, err);
+    if (r < 0)
+        return r;
+    layout(c, m, &c->priv->arena, reorder, layers);
+    add_part(c, m, layers[0], c->frozen, K_SINK, V_SINK);
+    add_part(c, m, layers[1], c->p - c->frozen, K_ROWS, V_ROWS);
+    size_t row0 = 0;
+    for (size_t i = 0; i < c->n_parts; i++) {
+        if ((r = cart_rows_check_finite(m, &c->parts[i], row0, "rows", err)) < 0)
+            return r;
+        row0 += c->parts[i].rows;
+    }
+    return 0;
+}
+
+static int bind_draft(struct cart_cartridge *c, const struct cart_model *m, struct cart_err *err)
+{
+    const struct cart_st_tensor *t = cart_st_find(&c->priv->st, "draft_reference");
+    if (!t)
+        return 0;
+    if (t->dtype != CART_ST_I64 || t->rank != 1)
+        return cart_err_set(err, CART_EFORMAT,
+                            "tensor draft_reference: expected I64 of one dimension");
+    if ((uintptr_t)t->data % sizeof(int64_t) != 0)
+        return cart_err_set(err, CART_EFORMAT, "tensor draft_reference: not aligned to 8 bytes");
+    const int64_t *ids = t->data;
+    for (size_t i = 0; i < t->shape[0]; i++)
+        if (ids[i] < 0 || (uint64_t)ids[i] >= m->V)
+            return cart_err_set(err, CART_EFORMAT,
+                                "tensor draft_reference: entry %zu is no token id", i);
+    c->draft = ids;
+    c->n_draft = t->shape[0];
+    return 0;
+}
+
+static int open_parsed(struct cart_cartridge *c, const struct cart_model *m,
+                       const struct cart_cartridge_options *opt, struct cart_note *note,
+                       struct cart_err *err)
+{
+    struct cart_cartridge_priv *p = c->priv;
+    struct cart_claims claims;
+    int r = cart_claims_parse(&claims, p->st.metadata, note, err);
+    if (r < 0)
+        return r;
+    c->metadata = p->st.metadata;
+    if (claims.described) {
+        bool other = opt && opt->allow_other_weights;
+        if ((r = cart_claims_match(&claims, m, other, note, err)) < 0)
+            return r;
+    } else {
+        cart_note_add(note, "no cart metadata: accepted on matching geometry alone");
+    }
+    p->tensors = calloc(m->L * TENSORS_PER_LAYER, sizeof *p->tensors);
+    p->data = calloc(m->L * TENSORS_PER_LAYER, sizeof *p->data);
+    if (!p->tensors || !p->data)
+        return cart_err_memory(err, "tensor table", m->L * TENSORS_PER_LAYER * sizeof *p->data);
+    if ((r = collect(c, m, note, err)) < 0 || (r = check_tensors(c, m, claims.described, err)) < 0)
+        return r;
+    if (claims.described && (claims.p != c->p || claims.frozen != c->frozen))
+        return cart_err_set(
+            err, CART_EFORMAT,
+            "metadata says p %zu, frozen %zu; the tensors hold %zu rows, %zu of them frozen",
+            claims.p, claims.frozen, c->p, c->frozen);
+    c->first_position = claims.first_position;
+    c->steps = claims.steps;
+    bool reorder = claims.has_rope_order && claims.rope_order != m->rope.order && m->rope.n_rot > 0;
+    if ((r = bind_rows(c, m, reorder, err)) < 0)
+        return r;
+    return bind_draft(c, m, err);
+}
+
+int cart_cartridge_open(struct cart_cartridge **out, const struct cart_model *m, const char *path,
+                        const struct cart_cartridge_options *opt, char *warning, size_t warning_cap,
+                        struct cart_err *err)
+{
+    struct cart_note note = {warning, warning_cap};
+    if (warning && warning_cap > 0)
+        warning[0] = '\0';
+    int r;
+    struct cart_cartridge *c = calloc(1, sizeof *c);
+    struct cart_cartridge_priv *p = calloc(1, sizeof *p);
+    if (!c || !p) {
+        free(c);
+        free(p);
+        return cart_err_memory(err, "cartridge", sizeof *c);
+    }
+    c->priv = p;
+    p->path = strdup(path);
+    if (!p->path) {
+        r = cart_err_memory(err, "path", strlen(path));
+        goto fail;
+    }
+    c->path = p->path;
+    if ((r = cart_map_open(&p->map, path, err)) < 0)
+        goto fail;
+    if ((r = cart_st_parse(&p->st, p->map.data, p->map.size, path, err)) < 0)
+        goto fail;
+    if ((r = open_parsed(c, m, opt, &note, err)) < 0) {
+        cart_err_wrap(err, r, "%s", path);
+        goto fail;
+    }
+    *out = c;
+    return 0;
+fail:
+    cart_cartridge_close(c);
+    return r;
+}
+
+void cart_cartridge_close(struct cart_cartridge *c)
+{
+    if (!c)
+        return;
+    struct cart_cartridge_priv *p = c->priv;
+    cart_arena_release(&p->arena);
+    free(p->tensors);
+    free(p->data);
+    cart_st_release(&p->st);
+    cart_map_release(&p->map);
+    free(p->path);
+    free(p);
+    free(c);
+}
+
+int cart_cartridge_probe(const char *path, struct cart_err *err)
+{
+    struct cart_map map = {NULL, 0};
+    struct cart_st st = {0};
+    int r = cart_map_open(&map, path, err);
+    if (r < 0)
+        return r;
+    int yes = 0;
+    if (cart_st_parse(&st, map.data, map.size, path, NULL) == 0) {
+        yes = cart_st_find(&st, "layers.0.k") != NULL;
+        cart_st_release(&st);
+    }
+    cart_map_release(&map);
+    return yes;
+}
+
+size_t cart_cartridge_parts(const struct cart_cartridge *const *list, size_t n,
+                            const struct cart_kv_part **out)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < list[i]->n_parts; k++)
+            out[count++] = &list[i]->parts[k];
+    return count;
+}
+
+int cart_cartridge_fit(const struct cart_model *m, const struct cart_cartridge *const *list,
+                       size_t n, size_t need, size_t *p, struct cart_err *err)
+{
+    size_t rows = 0;
+    for (size_t i = 0; i < n; i++)
+        rows += list[i]->p;
+    if (rows > m->context || need > m->context - rows)
+        return cart_err_set(err, CART_EUSAGE,
+                            "%zu cartridge rows and %zu tokens exceed the model's context of %zu",
+                            rows, need, m->context);
+    *p = rows;
+    return 0;
+}

@@ -1,0 +1,78 @@
+#include "cartridge/rows.h"
+
+#include <string.h>
+
+size_t cart_rows_value_size(int dtype)
+{
+    return dtype == CART_F32 ? sizeof(float) : sizeof(uint16_t);
+}
+
+/* Exponent bits all set: infinity or NaN. */
+static bool finite_values(int dtype, const void *row, size_t n)
+{
+    if (dtype == CART_F32)
+        return cart_all_finite(row, n);
+    const uint16_t *h = row;
+    uint16_t mask = dtype == CART_F16 ? 0x7c00 : 0x7f80;
+    for (size_t i = 0; i < n; i++)
+        if ((h[i] & mask) == mask)
+            return false;
+    return true;
+}
+
+static int check_layer(const struct cart_layer *l, size_t layer, const char *name, const void *data,
+                       size_t stride, int dtype, size_t rows, size_t row0, const char *what,
+                       struct cart_err *err)
+{
+    size_t size = cart_rows_value_size(dtype);
+    for (size_t r = 0; r < rows; r++) {
+        const char *row = (const char *)data + r * stride * size;
+        if (finite_values(dtype, row, cart_layer_kv_width(l)))
+            continue;
+        size_t head = 0;
+        while (head + 1 < l->HK && finite_values(dtype, row + head * l->DH * size, l->DH))
+            head++;
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: layers.%zu.%s: row %zu, head %zu: not a finite number", what,
+                            layer, name, row0 + r, head);
+    }
+    return 0;
+}
+
+int cart_rows_check_finite(const struct cart_model *m, const struct cart_kv_part *part, size_t row0,
+                           const char *what, struct cart_err *err)
+{
+    for (size_t i = 0; i < m->L; i++) {
+        const struct cart_kv_layer *kv = &part->layers[i];
+        int r = check_layer(&m->layers[i], i, "k", kv->k, kv->stride, part->dtype, part->rows, row0,
+                            what, err);
+        if (r == 0)
+            r = check_layer(&m->layers[i], i, "v", kv->v, kv->stride, part->dtype, part->rows, row0,
+                            what, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+void cart_rows_reorder(void *dst, const void *src, size_t rows, const struct cart_layer *layer,
+                       const struct cart_rope *rope, size_t size)
+{
+    size_t half = rope->n_rot / 2;
+    size_t heads = rows * layer->HK;
+    size_t head_bytes = layer->DH * size;
+    memcpy(dst, src, heads * head_bytes);
+    for (size_t h = 0; h < heads; h++) {
+        char *to = (char *)dst + h * head_bytes;
+        const char *from = (const char *)src + h * head_bytes;
+        for (size_t j = 0; j < half; j++) {
+            if (rope->order == CART_ROPE_INTERLEAVED) {
+                memcpy(to + 2 * j * size, from + j * size, size);
+                memcpy(to + (2 * j + 1) * size, from + (j + half) * size, size);
+            } else {
+                memcpy(to + j * size, from + 2 * j * size, size);
+                memcpy(to + (j + half) * size, from + (2 * j + 1) * size, size);
+            }
+        }
+    }
+}

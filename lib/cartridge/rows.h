@@ -1,0 +1,21 @@
+/* Checks and conversions of rows that opening and saving share. Internal to the room. */
+#ifndef CART_CARTRIDGE_ROWS_H
+#define CART_CARTRIDGE_ROWS_H
+
+#include "cartridge/cartridge.h"
+
+/* Bytes of one value: 4, 2 or 2; dtype is F32, F16 or BF16. */
+size_t cart_rows_value_size(int dtype);
+
+/* CART_EFORMAT naming layer, head and row of the first value of the part that is NaN or infinite;
+ * row0 is the part's first row within the cartridge, what names the thing. */
+int cart_rows_check_finite(const struct cart_model *m, const struct cart_kv_part *part, size_t row0,
+                           const char *what, struct cart_err *err) CART_MUST_USE;
+
+/* Copies keys [rows, HK, DH] of one layer from the other rotation order into the model's own: pairs
+ * (2j, 2j + 1) become (j, j + n_rot / 2) of each head or the reverse. size: bytes of a value. src
+ * may be unaligned and may not overlap dst. */
+void cart_rows_reorder(void *dst, const void *src, size_t rows, const struct cart_layer *layer,
+                       const struct cart_rope *rope, size_t size);
+
+#endif
