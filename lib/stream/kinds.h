@@ -51,6 +51,9 @@ void cart_payload_release(struct cart_payload *p);
 int cart_payload_build(struct cart_buf *b, const struct cart_kind_record *desc, const json_t *fields,
                        const void *const *data, const size_t *counts /* first dimension of each */, struct cart_err *err) CART_MUST_USE;
 
+/* CART_EFORMAT unless the record's bytes are what cart_payload_build makes of p, that is, in canonical form. */
+int cart_payload_check(const struct cart_payload *p, const struct cart_record *rec, const char *what, struct cart_err *err) CART_MUST_USE;
+
 int cart_kinds_to_json(const struct cart_kind *kind, const struct cart_record *rec, const char *what, struct cart_buf *line, struct cart_err *err) CART_MUST_USE;
 int cart_kinds_from_json(const struct cart_kind *kind, const char *line, size_t n, const char *what, struct cart_buf *payload, char type[5], struct cart_err *err) CART_MUST_USE;
 

@@ -40,8 +40,11 @@ int cart_st_expect(const struct cart_st *st, const char *name, enum cart_st_dtyp
 
 const char *cart_st_dtype_name(enum cart_st_dtype t);
 size_t cart_st_dtype_size(enum cart_st_dtype t);
+int cart_st_dtype_find(const char *name); /* enum cart_st_dtype, or -1 for a name that is none */
 
-/* Appends a whole image to b. metadata is an object of strings, or NULL. */
+/* Appends a whole image to b. metadata is an object of strings; NULL and {} write no __metadata__. Names must be
+ * non-empty UTF-8 and differ, bytes must be what dtype and shape say: else CART_EUSAGE. For aligned data the caller puts
+ * 8-byte types first. */
 int cart_st_build(struct cart_buf *b, const struct cart_st_tensor *tensors, size_t n, const json_t *metadata,
                   struct cart_err *err) CART_MUST_USE;
 /* The same, straight to a descriptor (large artifacts are not copied). */

@@ -1,0 +1,86 @@
+/* The HEAD record: what a writer puts there, and the history that grows by one entry a stage. */
+#include "base/opt.h"
+#include "stream/frame_impl.h"
+
+#include <string.h>
+
+static int head_limit(const json_t *head, size_t *limit, struct cart_err *err)
+{
+    json_t *limits = json_object_get(head, "limits");
+    uint64_t record = CART_STREAM_MAX_RECORD;
+    int r;
+
+    if (limits != NULL &&
+        (r = cart_json_u64(limits, "record", CART_STREAM_MAX_RECORD, &record, "limits", err)) < 0)
+        return cart_err_wrap(err, CART_EUSAGE, "HEAD");
+    *limit = (size_t)record;
+    return 0;
+}
+
+static int add_fixed(json_t *head, struct cart_err *err)
+{
+    json_t *version = json_pack("[i, i]", CART_STREAM_MAJOR, CART_STREAM_MINOR);
+    json_t *given = json_object_get(head, "version");
+
+    if (given != NULL && !json_equal(given, version)) {
+        json_decref(version);
+        return cart_err_set(err, CART_EUSAGE, "HEAD: version: expected [%d,%d] or none",
+                            CART_STREAM_MAJOR, CART_STREAM_MINOR);
+    }
+    if (json_object_set_new(head, "version", version) < 0)
+        return cart_err_memory(err, "HEAD", 0);
+    if (json_object_get(head, "limits") == NULL &&
+        json_object_set_new(head, "limits",
+                            json_pack("{s: I}", "record", (json_int_t)CART_STREAM_MAX_RECORD)) < 0)
+        return cart_err_memory(err, "HEAD", 0);
+    return 0;
+}
+
+int cart_head_build(struct cart_buf *b, const json_t *given, size_t *limit,
+                    const struct cart_kind **kind, struct cart_err *err)
+{
+    const char *name;
+    json_t *head, *history;
+    int r;
+
+    if ((r = cart_json_string(given, "kind", &name, "HEAD", err)) < 0 ||
+        (r = cart_json_array(given, "history", &history, "HEAD", err)) < 0) {
+        if (err != NULL)
+            err->code = CART_EUSAGE;
+        return CART_EUSAGE;
+    }
+    if ((*kind = cart_kind_find(name)) == NULL)
+        return cart_err_set(err, CART_EUSAGE, "HEAD: kind: unknown kind %s", name);
+    if ((head = json_copy((json_t *)(uintptr_t)given)) == NULL)
+        return cart_err_memory(err, "HEAD", 0);
+    if ((r = add_fixed(head, err)) == 0 && (r = head_limit(head, limit, err)) == 0)
+        r = cart_json_dump(head, b, err);
+    if (r == 0 && b->len > CART_STREAM_MAX_HEAD)
+        r = cart_err_set(err, CART_EUSAGE, "HEAD: expected at most %zu bytes, found %zu",
+                         CART_STREAM_MAX_HEAD, b->len);
+    json_decref(head);
+    return r;
+}
+
+json_t *cart_history_extend(const json_t *upstream_head, const char *tool, json_t *options,
+                            json_t *extra, struct cart_err *err)
+{
+    json_t *old = json_object_get(upstream_head, "history");
+    json_t *history, *entry;
+
+    if (old != NULL && !json_is_array(old)) {
+        cart_err_set(err, CART_EFORMAT, "HEAD: history: expected an array");
+        return NULL;
+    }
+    history = old ? json_copy(old) : json_array();
+    entry = json_pack("{s: s, s: s, s: O?}", "tool", tool, "version", cart_version(), "options",
+                      options);
+    if (history == NULL || entry == NULL || (extra && json_object_update(entry, extra) < 0) ||
+        json_array_append(history, entry) < 0) {
+        cart_err_memory(err, "history", 0);
+        json_decref(history);
+        history = NULL;
+    }
+    json_decref(entry);
+    return history;
+}
