@@ -1,5 +1,6 @@
 /* Which set of kernels this process runs. Decided once: the best that the CPU has, or what CART_CPU
- * (generic, avx2, avx512) names; naming one that the CPU lacks is an error. Results do not depend on it. */
+ * (generic, avx2, avx512) names; naming one that the CPU lacks is an error. Results do not depend on it.
+ * CART_CPU=baseline is generic as on a CPU without FMA: for tests, and very slow. */
 #ifndef CART_BASE_CPU_H
 #define CART_BASE_CPU_H
 

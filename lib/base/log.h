@@ -20,7 +20,8 @@ struct cart_progress {
     const char *noun; /* "conversations"; borrowed */
     double total;     /* 0 if unknown */
     double started;   /* seconds, monotonic */
-    double shown;
+    double shown; /* when, monotonic */
+    double done;  /* as of the last update */
     bool active, terminal;
 };
 
@@ -29,7 +30,10 @@ void cart_progress_update(struct cart_progress *p, double done, const char *note
 void cart_progress_end(struct cart_progress *p);
 
 /* JSON events of a run for machines, appended to the file that CART_TRACE names; nothing without it. Every process
- * of a pipeline writes the same run id (CART_TRACE_RUN, made by the first). fields is a JSON object text or NULL. */
+ * of a pipeline writes the same run id: CART_TRACE_RUN or, where that is not set, one made of the session and the process
+ * group, which the stages of one shell pipeline share; children inherit it. Each event is one line and one write:
+ * {"event":...,"pid":...,"run":...,"time":seconds since 1970,"tool":...} with the members of fields, the text of a JSON
+ * object or NULL, among them. Not for results: it holds clocks. */
 void cart_trace(const char *event, const char *fields);
 
 #endif

@@ -55,7 +55,15 @@ struct cart_common {
     int kernels;     /* 0 auto, 1 blas */
 };
 
-enum { CART_USES_OUTPUT = 1, CART_USES_JOBS = 2, CART_USES_MODEL = 4, CART_USES_COMPRESS = 8, CART_USES_DRY_RUN = 16, CART_USES_PROGRESS = 32 };
+enum {
+    CART_USES_OUTPUT = 1,
+    CART_USES_JOBS = 2,
+    CART_USES_MODEL = 4,
+    CART_USES_COMPRESS = 8,
+    CART_USES_DRY_RUN = 16,
+    CART_USES_PROGRESS = 32,
+    CART_USES_KERNELS = 64,
+};
 
 struct cart_tool {
     const char *name;            /* "cart-train" */
@@ -66,15 +74,20 @@ struct cart_tool {
     struct cart_common *common;
 };
 
-/* Parses argv. Handles help and version (prints, *done = true). Afterwards *first is the index of the first operand
- * (operands may stand anywhere; argv is permuted; "--" ends options). Also: cart_log_init, cart_cpu_init, MAKEFLAGS. */
+/* -h prints "usage: NAME [-hqvV] [-m FILE] OWN... OTHERS... OPERANDS": own options in the order of the table, between
+ * the model and the other shared ones, each by its short name if it has one; a LIST is followed by "...". The SYNOPSIS
+ * of the manual is the same words.
+ * Parses argv. Handles help and version (prints, *done = true). Afterwards *first is the index of the first operand
+ * (operands may stand anywhere; argv is permuted; "--" ends options). Also: cart_log_init, cart_cpu_init, the trace's start event, SIGPIPE at its
+ * default, and, without -j under a make that runs jobs in parallel, as many of its tokens as are free (jobserver.h). */
 int cart_opt_parse(const struct cart_tool *tool, int argc, char **argv, int *first, bool *done, struct cart_err *err) CART_MUST_USE;
 
 /* The end of every main: reports err if code < 0 ("program: message" on stderr), closes standard output and reports a
  * late write error, and returns the exit status. answer is the status to use when code >= 0 (0 or 1). */
 int cart_main_end(int code, int answer, const struct cart_err *err);
 
-/* Release string of this build, "0.1.0" or as git describes it. */
+/* Release string of this build, "0.1.0" or as git describes it; the libraries that it was built with. */
 const char *cart_version(void);
+const char *cart_version_libraries(void);
 
 #endif

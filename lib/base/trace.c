@@ -1,0 +1,81 @@
+#include "base/json.h"
+#include "base/log.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static int trace_fd = -1;
+
+/* Start of the session's first process in clock ticks since boot, so that a reused session number makes another id. */
+static unsigned long long session_start(long sid)
+{
+    char name[64];
+    char line[1024];
+    unsigned long long ticks = 0;
+    snprintf(name, sizeof name, "/proc/%ld/stat", sid);
+    FILE *f = fopen(name, "r");
+    if (!f)
+        return 0;
+    if (fgets(line, sizeof line, f)) {
+        /* The command stands in parentheses and may hold blanks: count fields behind the last one. */
+        char *p = strrchr(line, ')');
+        if (p && sscanf(p + 1, " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &ticks) != 1)
+            ticks = 0;
+    }
+    fclose(f);
+    return ticks;
+}
+
+static const char *run_id(void)
+{
+    const char *id = getenv("CART_TRACE_RUN");
+    if (id && *id)
+        return id;
+    char made[64];
+    long sid = (long)getsid(0);
+    snprintf(made, sizeof made, "%llx-%lx-%lx", session_start(sid), (unsigned long)sid, (unsigned long)getpgrp());
+    setenv("CART_TRACE_RUN", made, 1);
+    id = getenv("CART_TRACE_RUN");
+    return id ? id : "";
+}
+
+static bool open_trace(void)
+{
+    const char *path = getenv("CART_TRACE");
+    if (trace_fd >= 0)
+        return true;
+    if (!path || !*path)
+        return false;
+    trace_fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666);
+    if (trace_fd < 0) {
+        cart_log(CART_LOG_WARNING, "CART_TRACE: %s cannot be opened", path);
+        unsetenv("CART_TRACE");
+    }
+    return trace_fd >= 0;
+}
+
+void cart_trace(const char *event, const char *fields)
+{
+    if (!open_trace())
+        return;
+    struct timespec ts = {0, 0};
+    clock_gettime(CLOCK_REALTIME, &ts);
+    json_t *own = json_pack("{s:s, s:s, s:s, s:i, s:f}", "event", event, "tool", cart_log_program(), "run", run_id(),
+                            "pid", (int)getpid(), "time", (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec);
+    json_t *more = NULL;
+    struct cart_buf line = CART_BUF_INIT;
+    /* Tracing is a help for people who look at a run: it never makes the run fail. */
+    if (own && fields && cart_json_parse(&more, fields, strlen(fields), "trace", NULL) == 0)
+        json_object_update_missing(own, more);
+    if (own && cart_json_dump(own, &line, NULL) == 0 && cart_buf_add(&line, "\n", 1, NULL) == 0) {
+        ssize_t put = write(trace_fd, line.data, line.len);
+        (void)put;
+    }
+    cart_buf_release(&line);
+    json_decref(more);
+    json_decref(own);
+}
