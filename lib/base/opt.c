@@ -1,0 +1,385 @@
+#include "base/opt.h"
+
+#include "base/buf.h"
+#include "base/cpu.h"
+#include "base/jobserver.h"
+#include "base/json.h"
+#include "base/opt_impl.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define JOBS_MAX 1024
+
+/* What a value is called where it is wrong: "-k" and "--top-k" are both shown as the long name. */
+static int bad_value(const struct cart_opt *o, const char *expected, const char *text, struct cart_err *err)
+{
+    char shown[128];
+    cart_err_escape(shown, sizeof shown, text, strlen(text));
+    return cart_err_set(err, CART_EUSAGE, "--%s: expected %s, found '%s'", o->long_name, expected, shown);
+}
+
+static int bad_range(const struct cart_opt *o, const char *kind, const char *text, struct cart_err *err)
+{
+    char expected[128];
+    snprintf(expected, sizeof expected, "%s from %.15g to %.15g", kind, o->min, o->max);
+    return bad_value(o, expected, text, err);
+}
+
+/* Digits only, then at most one of the suffixes K, M, G where allowed. False on overflow and anything else. */
+static bool parse_whole(const char *s, bool suffix, uint64_t *out)
+{
+    uint64_t v = 0;
+    if (*s < '0' || *s > '9')
+        return false;
+    for (; *s >= '0' && *s <= '9'; s++)
+        if (__builtin_mul_overflow(v, (uint64_t)10, &v) || __builtin_add_overflow(v, (uint64_t)(*s - '0'), &v))
+            return false;
+    if (suffix && *s) {
+        uint64_t unit = *s == 'K' ? 1U << 10 : *s == 'M' ? 1U << 20 : *s == 'G' ? 1U << 30 : 0;
+        if (unit == 0 || __builtin_mul_overflow(v, unit, &v))
+            return false;
+        s++;
+    }
+    *out = v;
+    return *s == '\0';
+}
+
+static int set_whole(const struct cart_opt *o, const char *text, struct cart_err *err)
+{
+    uint64_t v;
+    bool size = o->type == CART_OPT_T_SIZE;
+    if (!parse_whole(text, size, &v) || (double)v < o->min || (double)v > o->max || (size && v > SIZE_MAX))
+        return bad_range(o, "a whole number", text, err);
+    if (size)
+        *(size_t *)o->value = (size_t)v;
+    else
+        *(uint64_t *)o->value = v;
+    return 0;
+}
+
+static int set_real(const struct cart_opt *o, const char *text, struct cart_err *err)
+{
+    char *end;
+    /* strtod alone would take blanks, hexadecimal, inf and nan. */
+    bool plain = *text && text[strspn(text, "0123456789.eE+-")] == '\0';
+    double v = plain ? strtod(text, &end) : 0;
+    if (!plain || *end || !isfinite(v) || v < o->min || v > o->max)
+        return bad_range(o, "a number", text, err);
+    *(double *)o->value = v;
+    return 0;
+}
+
+static int set_choice(const struct cart_opt *o, const char *text, struct cart_err *err)
+{
+    size_t n = strlen(text);
+    int index = 0;
+    for (const char *p = o->arg; *p; index++) {
+        size_t len = strcspn(p, "|");
+        if (len == n && memcmp(p, text, n) == 0) {
+            *(int *)o->value = index;
+            return 0;
+        }
+        p += len + (p[len] == '|');
+    }
+    return bad_value(o, o->arg, text, err);
+}
+
+static int add_item(const struct cart_opt *o, const char *text, struct cart_err *err)
+{
+    struct cart_opt_list *list = o->value;
+    void *items = list->items;
+    int r = cart_array_reserve(&items, &list->cap, list->n + 1, sizeof *list->items, err);
+    list->items = items;
+    if (r < 0)
+        return r;
+    list->items[list->n++] = text;
+    return 0;
+}
+
+static bool takes_value(const struct cart_opt *o)
+{
+    return o->type != CART_OPT_T_FLAG && o->type != CART_OPT_T_COUNT;
+}
+
+/* text is NULL for options without a value. */
+static int apply(const struct cart_opt *o, const char *text, struct cart_err *err)
+{
+    switch (o->type) {
+    case CART_OPT_T_FLAG:
+        *(bool *)o->value = true;
+        return 0;
+    case CART_OPT_T_COUNT:
+        ++*(int *)o->value;
+        return 0;
+    case CART_OPT_T_STRING:
+        *(const char **)o->value = text;
+        return 0;
+    case CART_OPT_T_LIST:
+        return add_item(o, text, err);
+    case CART_OPT_T_SIZE:
+    case CART_OPT_T_U64:
+        return set_whole(o, text, err);
+    case CART_OPT_T_REAL:
+        return set_real(o, text, err);
+    case CART_OPT_T_ENUM:
+        return set_choice(o, text, err);
+    }
+    return 0;
+}
+
+static size_t count_own(const struct cart_opt *own)
+{
+    size_t n = 0;
+    while (own && own[n].long_name)
+        n++;
+    return n;
+}
+
+int cart_opt_table(const struct cart_tool *tool, struct cart_opt **out, size_t *n, struct cart_err *err)
+{
+    struct cart_common *c = tool->common;
+    const struct cart_opt universal[CART_OPT_UNIVERSAL] = {
+        CART_OPT_FLAG('h', "help", &c->help, "show this help"),
+        CART_OPT_FLAG('q', "quiet", &c->quiet, "only errors"),
+        {CART_OPT_T_COUNT, 'v', "verbose", &c->verbose, NULL, "say more; twice: for debugging", 0, 0},
+        CART_OPT_FLAG('V', "version", &c->version, "show version, compiler, CPU path and libraries"),
+    };
+    const struct cart_opt model = CART_OPT_STRING('m', "model", &c->model, "FILE", "GGUF model ($CART_MODEL)");
+    const struct {
+        unsigned bit;
+        struct cart_opt opt;
+    } shared[] = {
+        {CART_USES_OUTPUT,
+         CART_OPT_STRING('o', "output", &c->output, "FILE", "write FILE, whole or not at all; - is standard output")},
+        {CART_USES_COMPRESS, CART_OPT_SIZE('z', "compress", &c->compress, 0, 19, "LEVEL", "zstd level, 0 is none")},
+        {CART_USES_JOBS, CART_OPT_SIZE('j', "jobs", &c->jobs, 1, JOBS_MAX, "N", "threads; never changes a result")},
+        {CART_USES_KERNELS, CART_OPT_ENUM(0, "kernels", &c->kernels, "auto|blas", "own exact kernels, or OpenBLAS")},
+        {CART_USES_PROGRESS,
+         CART_OPT_ENUM(0, "progress", &c->progress, "auto|always|never", "progress line on standard error")},
+        {CART_USES_DRY_RUN, CART_OPT_FLAG(0, "dry-run", &c->dry_run, "say what would be done and needed, do nothing")},
+    };
+    size_t own = count_own(tool->table);
+    struct cart_opt *t = malloc((CART_OPT_UNIVERSAL + 1 + own + CART_COUNTOF(shared)) * sizeof *t);
+    if (!t)
+        return cart_err_memory(err, "options", 0);
+    size_t k = CART_OPT_UNIVERSAL;
+    memcpy(t, universal, sizeof universal);
+    if (tool->uses & CART_USES_MODEL)
+        t[k++] = model;
+    for (size_t i = 0; i < own; i++)
+        t[k++] = tool->table[i];
+    for (size_t i = 0; i < CART_COUNTOF(shared); i++)
+        if (tool->uses & shared[i].bit)
+            t[k++] = shared[i].opt;
+    *out = t;
+    *n = k;
+    return 0;
+}
+
+/* The state of one walk over argv. */
+struct walk {
+    const struct cart_tool *tool;
+    struct cart_opt *table;
+    size_t n;
+    int argc;
+    char **argv;
+    int at; /* index of the argument being read */
+};
+
+static int unknown(const struct walk *w, const char *name, size_t len, struct cart_err *err)
+{
+    char shown[80];
+    cart_err_escape(shown, sizeof shown, name, len);
+    return cart_err_set(err, CART_EUSAGE, "unknown option %s: see %s -h", shown, w->tool->name);
+}
+
+/* --name, --name=VALUE, --name VALUE. */
+static int take_long(struct walk *w, struct cart_err *err)
+{
+    const char *arg = w->argv[w->at];
+    const char *eq = strchr(arg, '=');
+    size_t len = eq ? (size_t)(eq - arg) - 2 : strlen(arg) - 2;
+    const struct cart_opt *o = NULL;
+    for (size_t i = 0; i < w->n && !o; i++)
+        if (strlen(w->table[i].long_name) == len && memcmp(w->table[i].long_name, arg + 2, len) == 0)
+            o = &w->table[i];
+    if (!o)
+        return unknown(w, arg, len + 2, err);
+    if (!takes_value(o))
+        return eq ? cart_err_set(err, CART_EUSAGE, "--%s: takes no value", o->long_name) : apply(o, NULL, err);
+    if (eq)
+        return apply(o, eq + 1, err);
+    if (w->at + 1 >= w->argc)
+        return cart_err_set(err, CART_EUSAGE, "--%s: expected %s, found nothing", o->long_name, o->arg);
+    return apply(o, w->argv[++w->at], err);
+}
+
+/* -a, -ab for options without values, -aVALUE, -a VALUE. */
+static int take_short(struct walk *w, struct cart_err *err)
+{
+    const char *arg = w->argv[w->at];
+    for (const char *p = arg + 1; *p; p++) {
+        const struct cart_opt *o = NULL;
+        for (size_t i = 0; i < w->n && !o; i++)
+            if (w->table[i].short_name == *p)
+                o = &w->table[i];
+        if (!o) {
+            char name[2] = {'-', *p};
+            return unknown(w, name, 2, err);
+        }
+        if (takes_value(o)) {
+            if (p[1])
+                return apply(o, p + 1, err);
+            if (w->at + 1 >= w->argc)
+                return cart_err_set(err, CART_EUSAGE, "--%s: expected %s, found nothing", o->long_name, o->arg);
+            return apply(o, w->argv[++w->at], err);
+        }
+        int r = apply(o, NULL, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* Reads options and moves operands behind them, both in their order; stops at help and version. */
+static int walk_arguments(struct walk *w, int *first, struct cart_err *err)
+{
+    struct cart_common *c = w->tool->common;
+    char **operands = malloc((size_t)(w->argc + 1) * sizeof *operands);
+    if (!operands)
+        return cart_err_memory(err, "arguments", 0);
+    int r = 0;
+    int options = 1;
+    int n = 0;
+    for (w->at = 1; w->at < w->argc && r >= 0 && !c->help && !c->version; w->at++) {
+        char *arg = w->argv[w->at];
+        if (strcmp(arg, "--") == 0) {
+            for (int i = w->at + 1; i < w->argc; i++)
+                operands[n++] = w->argv[i];
+            w->argv[options++] = arg;
+            break;
+        }
+        if (arg[0] != '-' || arg[1] == '\0') {
+            operands[n++] = arg;
+            continue;
+        }
+        int from = w->at;
+        r = arg[1] == '-' ? take_long(w, err) : take_short(w, err);
+        for (int i = from; i <= w->at; i++)
+            w->argv[options++] = w->argv[i];
+    }
+    if (r >= 0 && !c->help && !c->version) {
+        memcpy(w->argv + options, operands, (size_t)n * sizeof *operands);
+        *first = options;
+    }
+    free(operands);
+    return r;
+}
+
+/* A closed standard descriptor would be given to the next file that is opened, and words would land in data. These
+ * stand-ins fail when used the wrong way round, as the closed descriptor would. */
+static void fill_standard_descriptors(void)
+{
+    for (int fd = 0; fd <= 2; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && errno == EBADF) {
+            int got = open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY);
+            (void)got; /* the lowest free number, which is fd */
+        }
+}
+
+static void trace_start(int argc, char **argv)
+{
+    const char *path = getenv("CART_TRACE");
+    if (!path || !*path)
+        return;
+    struct cart_buf text = CART_BUF_INIT;
+    json_t *args = json_array();
+    for (int i = 0; i < argc; i++) {
+        char shown[4096];
+        json_array_append_new(args, json_string(cart_err_escape(shown, sizeof shown, argv[i], strlen(argv[i]))));
+    }
+    json_t *fields = json_pack("{s:o, s:s, s:s}", "argv", args, "version", cart_version(), "cpu", cart_cpu_path_name());
+    if (fields && cart_json_dump(fields, &text, NULL) == 0)
+        cart_trace("start", text.data);
+    json_decref(fields);
+    cart_buf_release(&text);
+}
+
+static int finish(const struct cart_tool *tool, bool *done, const struct walk *w, struct cart_err *err)
+{
+    struct cart_common *c = tool->common;
+    if (c->help) {
+        cart_opt_print_help(tool, w->table, w->n);
+        *done = true;
+        return 0;
+    }
+    int r = cart_cpu_init(err);
+    if (r < 0)
+        return r;
+    if (c->version) {
+        cart_opt_print_version(tool);
+        *done = true;
+        return 0;
+    }
+    if (c->quiet && c->verbose > 0)
+        return cart_err_set(err, CART_EUSAGE, "--quiet and --verbose exclude each other");
+    cart_log_init(tool->name, c->quiet ? -1 : c->verbose);
+    const char *model = getenv("CART_MODEL");
+    if (!c->model && model && *model && (tool->uses & CART_USES_MODEL))
+        c->model = model;
+    if (c->jobs == 0) {
+        size_t cpus = cart_cpu_count();
+        c->jobs = tool->uses & CART_USES_JOBS ? cart_jobserver_acquire(cpus < JOBS_MAX ? cpus : JOBS_MAX) : 1;
+    }
+    return 0;
+}
+
+int cart_opt_parse(const struct cart_tool *tool, int argc, char **argv, int *first, bool *done, struct cart_err *err)
+{
+    struct walk w = {.tool = tool, .argc = argc, .argv = argv};
+    *tool->common = (struct cart_common){0};
+    *done = false;
+    *first = argc;
+    cart_log_init(tool->name, 0);
+    fill_standard_descriptors();
+    /* A parent that ignores SIGPIPE would turn the end of `| head` into an error message. */
+    signal(SIGPIPE, SIG_DFL);
+    int r = cart_opt_table(tool, &w.table, &w.n, err);
+    if (r < 0)
+        return r;
+    r = walk_arguments(&w, first, err);
+    if (r >= 0)
+        r = finish(tool, done, &w, err);
+    free(w.table);
+    if (r >= 0 && !*done)
+        trace_start(argc, argv);
+    return r;
+}
+
+int cart_main_end(int code, int answer, const struct cart_err *err)
+{
+    int status = code < 0 ? cart_err_status(code) : answer;
+    if (code < 0)
+        cart_log(CART_LOG_ERROR, "%s", err && err->msg[0] ? err->msg : "failed for an unknown reason");
+    /* A full disk may show only now. */
+    bool failed = ferror(stdout) != 0;
+    errno = 0;
+    if ((fclose(stdout) != 0 || failed) && code >= 0) {
+        char why[128] = "";
+        if (errno == 0 || strerror_r(errno, why, sizeof why) != 0)
+            snprintf(why, sizeof why, "an earlier error");
+        cart_log(CART_LOG_ERROR, "standard output: writing: %s", why);
+        status = cart_err_status(CART_ESYS);
+    }
+    char fields[64];
+    snprintf(fields, sizeof fields, "{\"status\":%d}", status);
+    cart_trace("exit", fields);
+    return status;
+}
