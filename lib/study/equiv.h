@@ -1,0 +1,30 @@
+/* The acceptance gate: an untrained cartridge is the real prefill. One side is a single unsplit
+ * forward of prefix and suffix that touches no cartridge code. The other captures the prefix's
+ * rows, saves them, maps the file again, and feeds the suffix behind it in pieces of 1, 7 and the
+ * rest. Both then decode greedily. */
+#ifndef CART_STUDY_EQUIV_H
+#define CART_STUDY_EQUIV_H
+
+#include "model/model.h"
+#include "study/corpus.h"
+
+struct cart_equiv_options {
+    size_t p;          /* rows: the corpus opening in its system turn, as --init corpus */
+    size_t suffix_max; /* corpus tokens after it, as many as there are up to this */
+    size_t steps;      /* greedy tokens of each side */
+    const char *dir;   /* where the cartridge is saved for the length of the call */
+};
+
+struct cart_equiv_result {
+    size_t suffix;    /* tokens compared */
+    double max_delta; /* largest |difference| of a logit; infinite if one side has NaN where the
+                         other has not */
+    size_t agreed;    /* greedy tokens up to the first that differs */
+};
+
+/* CART_EUSAGE: p leaves no suffix, or all of it exceeds the context. */
+int cart_equiv_run(struct cart_equiv_result *out, const struct cart_model *m,
+                   const struct cart_corpus *corpus, const struct cart_equiv_options *opt,
+                   struct cart_pool *pool, struct cart_err *err) CART_MUST_USE;
+
+#endif

@@ -1,0 +1,81 @@
+/* cart-equiv: reads a token stream; tells on standard output whether an untrained cartridge is the
+ * real prefill. */
+#include "base/io.h"
+#include "base/opt.h"
+#include "base/pool.h"
+#include "study/equiv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+struct options {
+    struct cart_common common;
+    struct cart_equiv_options equiv;
+    const char *profile;
+};
+
+static int run(struct options *o, const char *input, int *answer, struct cart_err *err)
+{
+    struct cart_model *m = NULL;
+    struct cart_pool *pool = NULL;
+    struct cart_stream_reader *in = NULL;
+    struct cart_corpus corpus = CART_CORPUS_INIT;
+    struct cart_model_options mo = {o->profile};
+    struct cart_equiv_result res;
+    struct cart_record rec;
+    int r;
+    if ((r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
+        (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
+        (r = cart_stream_open(&in, input, "tokens", err)) < 0)
+        goto out;
+    const char *name = cart_stream_name(in);
+    if ((r = cart_fingerprints_check(m, json_object_get(cart_stream_head(in), "model"), true, name,
+                                     err)) < 0)
+        goto out;
+    if ((r = cart_corpus_read(&corpus, in, m->V, &rec, err)) == 1)
+        r = cart_err_set(err, CART_EFORMAT, "%s: a record of type %s in a token stream", name,
+                         rec.type);
+    if (r < 0 || (r = cart_equiv_run(&res, m, &corpus, &o->equiv, pool, err)) < 0)
+        goto out;
+    *answer = res.max_delta == 0.0 && res.agreed == o->equiv.steps ? 0 : 1;
+    printf("p %zu, suffix %zu: max |delta logit| = %g, greedy agreement %zu/%zu: %s\n", o->equiv.p,
+           res.suffix, res.max_delta, res.agreed, o->equiv.steps,
+           *answer == 0 ? "equal" : "NOT EQUAL");
+out:
+    cart_corpus_release(&corpus);
+    cart_stream_close(in);
+    cart_pool_free(pool);
+    cart_model_close(m);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    const char *tmp = getenv("TMPDIR");
+    struct options o = {
+        .equiv = {.p = 256, .suffix_max = 256, .steps = 128, .dir = tmp && *tmp ? tmp : "/tmp"}};
+    struct cart_err err = {0};
+    const struct cart_opt table[] = {
+        CART_OPT_SIZE('p', "rows", &o.equiv.p, 1, 1 << 20, "P",
+                      "rows of the cartridge (default: 256)"),
+        CART_OPT_SIZE(0, "suffix-max", &o.equiv.suffix_max, 1, 1 << 20, "T",
+                      "tokens compared behind it, at most (default: 256)"),
+        CART_OPT_SIZE(0, "steps", &o.equiv.steps, 1, 1 << 20, "N",
+                      "greedy tokens compared (default: 128)"),
+        CART_OPT_STRING(0, "profile", &o.profile, "NAME",
+                        "chat profile in place of the one that the template chooses"),
+        CART_OPT_END,
+    };
+    const struct cart_tool tool = {
+        "cart-equiv", "check that an untrained cartridge is the real prefill", "[FILE|-]",
+        table,        CART_USES_JOBS | CART_USES_MODEL | CART_USES_KERNELS,    &o.common};
+    int first, answer = 0;
+    bool done = false;
+    int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
+    if (r == 0 && !done && argc - first > 1)
+        r = cart_err_set(&err, CART_EUSAGE, "expected one token stream, found %d operands",
+                         argc - first);
+    if (r == 0 && !done)
+        r = run(&o, first < argc ? argv[first] : "-", &answer, &err);
+    return cart_main_end(r, answer, &err);
+}

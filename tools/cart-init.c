@@ -1,0 +1,129 @@
+/* cart-init: reads a token stream, writes a cartridge with zero training. */
+#include "base/opt.h"
+#include "base/pool.h"
+#include "model/forward.h"
+#include "study/init.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    struct cart_common common;
+    struct cart_init_options init;
+    const char *profile;
+    bool draft;
+};
+
+static int save(const struct options *o, const struct cart_model *m, const struct cart_init *init,
+                const struct cart_corpus *corpus, const json_t *head, struct cart_err *err)
+{
+    json_t *metadata = NULL, *history = NULL;
+    int64_t *draft = NULL;
+    size_t n_draft = 0;
+    int r = 0;
+    history = cart_history_extend(head, "cart-init", init->recipe, NULL, err);
+    if (!history)
+        return err->code;
+    r = cart_init_describe(&metadata, m, corpus, init->rows.p, init->rows.frozen, 0, init->recipe,
+                           history, err);
+    if (r == 0 && o->draft)
+        r = cart_init_draft(&draft, &n_draft, corpus, err);
+    if (r == 0)
+        r = cart_cartridge_save(o->common.output, m, init->rows.parts, init->rows.n_parts,
+                                init->rows.frozen, metadata, draft, n_draft, err);
+    free(draft);
+    json_decref(metadata);
+    json_decref(history);
+    return r;
+}
+
+static void dry_run(const struct cart_model *m, const struct cart_corpus *corpus,
+                    const struct cart_init *init)
+{
+    size_t bytes = (init->rows.n + init->rows.n_sink) * sizeof(float);
+    cart_log(CART_LOG_NOTICE,
+             "reads %zu tokens of %zu documents; writes p %zu rows, %.1f MiB; memory %.1f MiB "
+             "beside the model",
+             corpus->tokens, corpus->n_docs, init->rows.p, (double)bytes / 1048576.0,
+             (double)(cart_trainable_bytes(m, init->rows.p, init->rows.frozen) +
+                      cart_kv_tail_bytes(m, init->rows.p) + cart_workspace_bytes(m, 512)) /
+                 1048576.0);
+}
+
+static int run(struct options *o, const char *input, struct cart_err *err)
+{
+    struct cart_model *m = NULL;
+    struct cart_pool *pool = NULL;
+    struct cart_stream_reader *in = NULL;
+    struct cart_corpus corpus = CART_CORPUS_INIT;
+    struct cart_init init = {.recipe = NULL};
+    struct cart_model_options mo = {o->profile};
+    struct cart_record rec;
+    char warning[512];
+    int r;
+    if ((r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
+        (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
+        (r = cart_stream_open(&in, input, "tokens", err)) < 0)
+        goto out;
+    const char *name = cart_stream_name(in);
+    if ((r = cart_fingerprints_check(m, json_object_get(cart_stream_head(in), "model"), true, name,
+                                     err)) < 0)
+        goto out;
+    if ((r = cart_corpus_read(&corpus, in, m->V, &rec, err)) == 1)
+        r = cart_err_set(err, CART_EFORMAT, "%s: a record of type %s in a token stream", name,
+                         rec.type);
+    if (r < 0 ||
+        (r = cart_init_make(&init, m, &o->init, &corpus, pool, warning, sizeof warning, err)) < 0)
+        goto out;
+    if (warning[0])
+        cart_log(CART_LOG_WARNING, "%s: %s", o->init.init, warning);
+    if (o->common.dry_run)
+        dry_run(m, &corpus, &init);
+    else
+        r = save(o, m, &init, &corpus, cart_stream_head(in), err);
+out:
+    cart_init_release(&init);
+    cart_corpus_release(&corpus);
+    cart_stream_close(in);
+    cart_pool_free(pool);
+    cart_model_close(m);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.init = {.frozen = 1}};
+    struct cart_err err = {0};
+    const struct cart_opt table[] = {
+        CART_OPT_SIZE('p', "rows", &o.init.p, 1, 1 << 20, "P",
+                      "rows (default: 256, or fewer for a short corpus)"),
+        CART_OPT_STRING(0, "init", &o.init.init, "spread|corpus|random|FILE",
+                        "where the rows come from (default: spread)"),
+        CART_OPT_SIZE(0, "frozen", &o.init.frozen, 0, 1 << 20, "N",
+                      "rows, from the first, that training never changes (default: 1)"),
+        CART_OPT_U64(0, "seed", &o.init.seed, 0, 9007199254740991.0, "S",
+                     "seed of random rows (default: 0)"),
+        CART_OPT_FLAG(0, "draft-ref", &o.draft, "embed the corpus's token ids as draft_reference"),
+        CART_OPT_FLAG(0, "allow-other-weights", &o.init.allow_other_weights,
+                      "take rows of a cartridge made by other weights of this model"),
+        CART_OPT_STRING(0, "profile", &o.profile, "NAME",
+                        "chat profile in place of the one that the template chooses"),
+        CART_OPT_END,
+    };
+    const struct cart_tool tool = {"cart-init",
+                                   "make a cartridge without training",
+                                   "[FILE|-]",
+                                   table,
+                                   CART_USES_OUTPUT | CART_USES_JOBS | CART_USES_MODEL |
+                                       CART_USES_KERNELS | CART_USES_DRY_RUN,
+                                   &o.common};
+    int first;
+    bool done = false;
+    int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
+    if (r == 0 && !done && argc - first > 1)
+        r = cart_err_set(&err, CART_EUSAGE, "expected one token stream, found %d operands",
+                         argc - first);
+    if (r == 0 && !done)
+        r = run(&o, first < argc ? argv[first] : "-", &err);
+    return cart_main_end(r, 0, &err);
+}
