@@ -1,0 +1,67 @@
+# Documents to a cartridge: each stage a file, each recipe one tool, restartable at every stage.
+#
+#   make -f pipelines/cartridge.mk MODEL=model.gguf DOCS=docs OUT=out
+#   make -f pipelines/cartridge.mk -j 4 SHARDS=4 ...     the same bytes, made by four processes
+#
+# Variables: MODEL ($CART_MODEL)  DOCS (files, directories, archives)  OUT (out)  P rows (256)  N conversations (200)
+# HELDOUT (32)  STEPS (0: one pass over the conversations)  SEED (1)  SHARDS (1)  QUESTIONS (JSONL for cart-eval)
+# and options of single stages: SELFSTUDY_OPTS TEACHER_OPTS TRAIN_OPTS EVAL_OPTS.
+# Goals: all (the cartridge), eval (the evaluation table), clean.
+
+MODEL   ?= $(CART_MODEL)
+DOCS    ?= docs
+OUT     ?= out
+P       ?= 256
+N       ?= 200
+HELDOUT ?= 32
+STEPS   ?= 0
+SEED    ?= 1
+SHARDS  ?= 1
+QUESTIONS ?=
+BIN     ?= $(if $(CART_BIN),$(CART_BIN)/)
+
+ifeq ($(MODEL),)
+$(error MODEL=file.gguf: not set, and neither is CART_MODEL)
+endif
+
+.DELETE_ON_ERROR:
+.SUFFIXES:
+.PHONY: all eval clean
+
+# A changed variable remakes what depends on it, and nothing else: each stage depends on a file that holds its settings
+# and is rewritten only when they differ.
+settings = $(shell mkdir -p $(OUT); printf '%s\n' '$(2)' | cmp -s - $(OUT)/$(1).settings || printf '%s\n' '$(2)' >$(OUT)/$(1).settings)$(OUT)/$(1).settings
+
+ALL_SHARDS := $(shell seq 1 $(SHARDS))
+CONV    := $(ALL_SHARDS:%=$(OUT)/shards/%-of-$(SHARDS).conv)
+TARGETS := $(ALL_SHARDS:%=$(OUT)/shards/%-of-$(SHARDS).targets)
+
+all: $(OUT)/cartridge.safetensors
+
+$(OUT)/corpus.tokens: $(shell find $(DOCS) -type f 2>/dev/null | sed 's/ /\\ /g') $(call settings,tokenize,$(MODEL) $(DOCS))
+	$(BIN)cart-tokenize -m $(MODEL) -o $@ $(DOCS)
+
+$(OUT)/shards/%-of-$(SHARDS).conv: $(OUT)/corpus.tokens $(call settings,selfstudy,$(N) $(HELDOUT) $(SEED) $(SELFSTUDY_OPTS))
+	@mkdir -p $(@D)
+	$(BIN)cart-selfstudy -m $(MODEL) -n $(N) --held-out $(HELDOUT) --seed $(SEED) --shard $*/$(SHARDS) --resume \
+	    $(SELFSTUDY_OPTS) -o $@ $<
+
+$(OUT)/shards/%.targets: $(OUT)/shards/%.conv $(call settings,teacher,$(TEACHER_OPTS))
+	$(BIN)cart-teacher -m $(MODEL) --resume $(TEACHER_OPTS) -o $@ $<
+
+$(OUT)/corpus.targets: $(TARGETS)
+	$(BIN)cart-view --cat -o $@ $(TARGETS)
+
+$(OUT)/cartridge.safetensors: $(OUT)/corpus.targets $(call settings,train,$(P) $(STEPS) $(SEED) $(TRAIN_OPTS))
+	$(BIN)cart-train -m $(MODEL) -p $(P) $(if $(filter-out 0,$(STEPS)),--steps $(STEPS)) --seed $(SEED) --resume \
+	    --metrics $(OUT)/metrics.jsonl $(TRAIN_OPTS) -o $@ $<
+
+eval: $(OUT)/evaluation.txt
+	@cat $<
+
+$(OUT)/evaluation.txt: $(OUT)/cartridge.safetensors $(OUT)/corpus.targets $(QUESTIONS)
+	$(BIN)cart-eval -m $(MODEL) -c $(OUT)/cartridge.safetensors $(if $(QUESTIONS),--questions $(QUESTIONS)) \
+	    $(EVAL_OPTS) -o $@ $(OUT)/corpus.targets
+
+clean:
+	rm -rf $(OUT)
