@@ -1,0 +1,30 @@
+#!/bin/sh
+# The whole way on real documents: examples/manual, an invented product's manual that no model can know, becomes a
+# cartridge; then the evaluation table, and three questions answered bare, with the text in context, and behind the
+# cartridge. A second run redoes nothing that is done. Settings: OUT (build/demo), P, N, STEPS, SEED.
+set -eu
+
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
+root=$(dirname -- "$here")
+export CART_BIN="${CART_BIN:-$root/build/release/bin}"
+out=${OUT:-$root/build/demo}
+p=${P:-256}
+
+model=${CART_MODEL:-$("$here/fetch-model.sh")}
+export CART_MODEL="$model"
+mkdir -p "$out"
+cd "$root"
+
+step() { printf '\n== %s\n' "$*"; }
+
+step "train a cartridge of $p rows on examples/manual (stages in $out)"
+make --no-print-directory -f pipelines/cartridge.mk DOCS=examples/manual OUT="$out" P="$p" N="${N:-240}" HELDOUT=24 \
+    STEPS="${STEPS:-150}" SEED="${SEED:-1}" QUESTIONS=examples/questions.jsonl all
+step 'how good is it: 30 questions on the manual, and conversations kept from training'
+make --no-print-directory -f pipelines/cartridge.mk DOCS=examples/manual OUT="$out" P="$p" N="${N:-240}" HELDOUT=24 \
+    STEPS="${STEPS:-150}" SEED="${SEED:-1}" QUESTIONS=examples/questions.jsonl eval
+step 'three questions, side by side'
+for question in 'Who designed the Brennick R6?' 'What do six blinks of the pip mean?' 'Where does the workshop stand?'; do
+    "$CART_BIN/cart-ask" -c "$out/cartridge.safetensors" --text examples/manual --compare --max-tokens 48 "$question"
+done
+printf '\nAsk it yourself:\n  CART_MODEL=%s %s/cart-ask -c %s/cartridge.safetensors\n' "$model" "$CART_BIN" "$out"
