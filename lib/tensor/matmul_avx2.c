@@ -1,0 +1,365 @@
+/* Tiles of the matrix products for AVX2: the sixteen lanes are two registers.
+ *
+ * Lanes are independent until the last sum, so a forward tile of 3 x 4 runs twice, first over lanes 0 .. 7 and then
+ * over 8 .. 15: twelve accumulators, and seven loads for twelve instructions. A backward tile runs twice over halves
+ * of its columns for the same reason. */
+#include "tensor/matmul_kernels.h"
+
+#include "tensor/variant.h"
+#include "tensor/widen_x86_impl.h"
+
+enum { LANES = CART_TILE_LANES, HALF = 8, COLS = CART_TILE_COLS, WIDE = CART_TILE_WIDE, ROWS = 3, GEMV_COLS = 4 };
+
+struct lanes {
+    __m256 low, high;
+};
+
+/* --- sums of lanes -------------------------------------------------------------------------------------------- */
+
+/* The sums of four times eight lanes, in the reference's tree. */
+CART_ALWAYS_INLINE __m128 sum_four(__m256 a, __m256 b, __m256 c, __m256 d)
+{
+    /* Four lanes each, a in the low half and c in the high half; then two; then one. */
+    __m256 ac = _mm256_add_ps(_mm256_permute2f128_ps(a, c, 0x20), _mm256_permute2f128_ps(a, c, 0x31));
+    __m256 bd = _mm256_add_ps(_mm256_permute2f128_ps(b, d, 0x20), _mm256_permute2f128_ps(b, d, 0x31));
+    __m256 q = _mm256_add_ps(_mm256_shuffle_ps(ac, bd, 0x44), _mm256_shuffle_ps(ac, bd, 0xee));
+
+    q = _mm256_add_ps(_mm256_shuffle_ps(q, q, 0x88), _mm256_shuffle_ps(q, q, 0xdd));
+    return _mm_shuffle_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1), 0x44);
+}
+
+/* --- forward -------------------------------------------------------------------------------------------------- */
+
+/* Eight of the sixteen lanes of R rows of x and a panel, from lane at. */
+CART_ALWAYS_INLINE void half_chains(__m256 c[ROWS][COLS], const struct cart_tile *t, size_t R, size_t at)
+{
+    const float *x = t->x + at, *w = t->w + at;
+
+#pragma GCC unroll 3
+    for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (size_t j = 0; j < COLS; j++)
+            c[r][j] = _mm256_setzero_ps();
+    if (t->resume)
+#pragma GCC unroll 3
+        for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+            for (size_t j = 0; j < COLS; j++)
+                c[r][j] = _mm256_loadu_ps(t->lanes + (r * COLS + j) * LANES + at);
+    for (size_t k = 0; k < t->k16; k++, x += LANES * R, w += LANES * COLS) {
+        __m256 a[ROWS];
+
+#pragma GCC unroll 3
+        for (size_t r = 0; r < R; r++)
+            a[r] = _mm256_loadu_ps(x + LANES * r);
+#pragma GCC unroll 4
+        for (size_t j = 0; j < COLS; j++) {
+            __m256 b = _mm256_loadu_ps(w + LANES * j);
+
+            __asm__("" : "+x"(b));
+#pragma GCC unroll 3
+            for (size_t r = 0; r < R; r++)
+                c[r][j] = _mm256_fmadd_ps(a[r], b, c[r][j]);
+        }
+    }
+}
+
+CART_ALWAYS_INLINE void tile_rows(const struct cart_tile *t, size_t R)
+{
+    __m256 c[ROWS][COLS], low[ROWS][COLS];
+
+    half_chains(c, t, R, 0);
+#pragma GCC unroll 3
+    for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (size_t j = 0; j < COLS; j++)
+            low[r][j] = c[r][j];
+    half_chains(c, t, R, HALF);
+    for (size_t r = 0; r < R; r++) {
+        float *y = t->y + r * t->ldy;
+        __m128 sum;
+
+        if (!t->finish) {
+            for (size_t j = 0; j < COLS; j++) {
+                _mm256_storeu_ps(t->lanes + (r * COLS + j) * LANES, low[r][j]);
+                _mm256_storeu_ps(t->lanes + (r * COLS + j) * LANES + HALF, c[r][j]);
+            }
+            continue;
+        }
+        sum = sum_four(_mm256_add_ps(low[r][0], c[r][0]), _mm256_add_ps(low[r][1], c[r][1]),
+                       _mm256_add_ps(low[r][2], c[r][2]), _mm256_add_ps(low[r][3], c[r][3]));
+        if (t->bias)
+            sum = _mm_add_ps(sum, _mm_loadu_ps(t->bias));
+        if (t->add)
+            sum = _mm_add_ps(_mm_loadu_ps(y), sum);
+        _mm_storeu_ps(y, sum);
+    }
+}
+
+static void tile(const struct cart_tile *t, size_t R)
+{
+    switch (R) {
+    case 1:
+        tile_rows(t, 1);
+        break;
+    case 2:
+        tile_rows(t, 2);
+        break;
+    default:
+        tile_rows(t, 3);
+        break;
+    }
+}
+
+static void pack(float *out, const float *x, size_t ldx, size_t R, size_t k)
+{
+    size_t k0 = 0;
+
+    for (; k0 + LANES <= k; k0 += LANES) {
+        for (size_t r = 0; r < R; r++, out += LANES) {
+            _mm256_storeu_ps(out, _mm256_loadu_ps(x + r * ldx + k0));
+            _mm256_storeu_ps(out + HALF, _mm256_loadu_ps(x + r * ldx + k0 + HALF));
+        }
+    }
+    for (size_t r = 0; k0 < k && r < R; r++, out += LANES) {
+        memcpy(out, x + r * ldx + k0, (k - k0) * sizeof(float));
+        memset(out + (k - k0), 0, (LANES - (k - k0)) * sizeof(float));
+    }
+}
+
+/* --- widening ------------------------------------------------------------------------------------------------- */
+
+CART_ALWAYS_INLINE __m256 half_value(int dtype, __m128i codes, __m256 scale, __m256 min)
+{
+    __m256 code = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes));
+
+    return widen_has_min(dtype) ? _mm256_fmadd_ps(scale, code, min) : _mm256_mul_ps(scale, code);
+}
+
+CART_ALWAYS_INLINE __m256 half_float(int dtype, const uint8_t *b) /* eight values */
+{
+    if (dtype == CART_F32)
+        return _mm256_loadu_ps((const void *)b);
+    if (dtype == CART_F16)
+        return _mm256_cvtph_ps(load_bytes(b));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_bytes(b)), 16));
+}
+
+/* Sixteen values: piece s of group g of the block at b. */
+CART_ALWAYS_INLINE struct lanes widen_piece(int dtype, const uint8_t *b, const struct widen_state *st, size_t g, size_t s)
+{
+    struct lanes v;
+    __m256 scale, min = _mm256_setzero_ps();
+    __m128i codes;
+
+    if (widen_is_float(dtype)) {
+        size_t bytes = widen_bytes(dtype) / 4;
+
+        v.low = half_float(dtype, b + 2 * s * bytes);
+        v.high = half_float(dtype, b + 2 * s * bytes + bytes);
+        return v;
+    }
+    codes = widen_codes(dtype, b, g, s);
+    if (widen_block(dtype) == 256) {
+        size_t i = widen_state_index(dtype, g, s);
+
+        scale = _mm256_set1_ps(st->scale[i]);
+        if (widen_has_min(dtype))
+            min = _mm256_set1_ps(st->min[i]);
+    } else {
+        scale = _mm256_broadcastss_ps(widen_scale(dtype, b));
+        if (widen_has_min(dtype))
+            min = _mm256_broadcastss_ps(load_f16(b + 2, 0));
+    }
+    v.low = half_value(dtype, codes, scale, min);
+    v.high = half_value(dtype, _mm_srli_si128(codes, 8), scale, min);
+    return v;
+}
+
+/* The first n < 16 values of a floating type, zeros behind them; reads no further. */
+CART_ALWAYS_INLINE struct lanes widen_tail(int dtype, const uint8_t *b, size_t n)
+{
+    uint8_t copy[LANES * sizeof(float)] = {0};
+
+    memcpy(copy, b, n * (widen_bytes(dtype) / 32));
+    return widen_piece(dtype, copy, NULL, 0, 0);
+}
+
+CART_ALWAYS_INLINE void lanes_store(float *out, struct lanes v)
+{
+    _mm256_storeu_ps(out, v.low);
+    _mm256_storeu_ps(out + HALF, v.high);
+}
+
+CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *out, size_t step, int dtype)
+{
+    const size_t block = widen_block(dtype), group = widen_group(dtype), bytes = widen_bytes(dtype);
+    const uint8_t *b = (const uint8_t *)row + widen_offset(dtype, k0);
+    struct widen_state st;
+
+    for (; n >= block; n -= block, b += bytes) {
+        widen_head(dtype, b, &st);
+        for (size_t g = 0; g < block / group; g++)
+#pragma GCC unroll 4
+            for (size_t s = 0; s < group / LANES; s++, out += step)
+                lanes_store(out, widen_piece(dtype, b, &st, g, s));
+    }
+    for (size_t s = 0; widen_is_float(dtype) && s * LANES < n; s++, out += step) {
+        const uint8_t *at = b + s * LANES * (bytes / 32);
+        size_t left = n - s * LANES;
+
+        lanes_store(out, left < LANES ? widen_tail(dtype, at, left) : widen_piece(dtype, at, NULL, 0, 0));
+    }
+}
+
+/* --- one row of x ----------------------------------------------------------------------------------------------- */
+
+CART_ALWAYS_INLINE void gemv_step(struct lanes c[GEMV_COLS], const float *x, const struct lanes v[GEMV_COLS])
+{
+    __m256 low = _mm256_loadu_ps(x), high = _mm256_loadu_ps(x + HALF);
+
+#pragma GCC unroll 4
+    for (size_t j = 0; j < GEMV_COLS; j++) {
+        c[j].low = _mm256_fmadd_ps(low, v[j].low, c[j].low);
+        c[j].high = _mm256_fmadd_ps(high, v[j].high, c[j].high);
+    }
+}
+
+/* Four rows of W, widened in registers. */
+CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const void *const *rows, size_t k, int dtype)
+{
+    const size_t block = widen_block(dtype), group = widen_group(dtype), bytes = widen_bytes(dtype);
+    const uint8_t *row[GEMV_COLS];
+    struct widen_state st[GEMV_COLS];
+    struct lanes c[GEMV_COLS], v[GEMV_COLS];
+    size_t off = 0;
+
+#pragma GCC unroll 4
+    for (size_t j = 0; j < GEMV_COLS; j++) {
+        row[j] = rows[j];
+        c[j].low = c[j].high = _mm256_setzero_ps();
+    }
+    for (; k >= block; k -= block, off += bytes) {
+        for (size_t j = 0; j < GEMV_COLS; j++)
+            widen_head(dtype, row[j] + off, &st[j]);
+        for (size_t g = 0; g < block / group; g++) {
+#pragma GCC unroll 4
+            for (size_t s = 0; s < group / LANES; s++, x += LANES) {
+#pragma GCC unroll 4
+                for (size_t j = 0; j < GEMV_COLS; j++)
+                    v[j] = widen_piece(dtype, row[j] + off, &st[j], g, s);
+                gemv_step(c, x, v);
+            }
+        }
+    }
+    for (size_t s = 0; widen_is_float(dtype) && s * LANES < k; s++, x += LANES) {
+        size_t left = k - s * LANES, at = off + s * LANES * (bytes / 32);
+
+#pragma GCC unroll 4
+        for (size_t j = 0; j < GEMV_COLS; j++)
+            v[j] = left < LANES ? widen_tail(dtype, row[j] + at, left) : widen_piece(dtype, row[j] + at, NULL, 0, 0);
+        gemv_step(c, x, v);
+    }
+    _mm_storeu_ps(y, sum_four(_mm256_add_ps(c[0].low, c[0].high), _mm256_add_ps(c[1].low, c[1].high),
+                              _mm256_add_ps(c[2].low, c[2].high), _mm256_add_ps(c[3].low, c[3].high)));
+}
+
+/* One function per type. */
+#define INSTANCES(type)                                                                                               \
+    static void gemv_##type(float *y, const float *x, const void *const *rows, size_t k)                              \
+    {                                                                                                                 \
+        gemv_rows(y, x, rows, k, CART_##type);                                                                        \
+    }                                                                                                                 \
+    static void widen_##type(const void *row, size_t k0, size_t n, float *out, size_t step)                           \
+    {                                                                                                                 \
+        widen_row(row, k0, n, out, step, CART_##type);                                                                \
+    }
+
+#define EACH_TYPE(f)                                                                                                  \
+    f(F32) f(F16) f(BF16) f(Q8_0) f(Q4_0) f(Q4_1) f(Q5_0) f(Q5_1) f(Q2_K) f(Q3_K) f(Q4_K) f(Q5_K) f(Q6_K) f(IQ4_NL)   \
+        f(IQ4_XS) f(MXFP4)
+
+EACH_TYPE(INSTANCES)
+
+#define ENTRY(type) [CART_##type] = {gemv_##type, widen_##type},
+
+static const struct {
+    void (*gemv)(float *y, const float *x, const void *const *rows, size_t k);
+    void (*widen)(const void *row, size_t k0, size_t n, float *out, size_t step);
+} entries[] = {EACH_TYPE(ENTRY)};
+
+static void gemv(float *y, const float *x, const struct cart_rows *w)
+{
+    for (size_t j = 0; j < CART_GEMV_ROWS; j += GEMV_COLS)
+        entries[w->dtype].gemv(y + j, x, w->row + j, w->k);
+}
+
+static void widen(int dtype, const void *row, size_t k0, size_t n, float *out, size_t step)
+{
+    entries[dtype].widen(row, k0, n, out, step);
+}
+
+/* --- backward ------------------------------------------------------------------------------------------------- */
+
+CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t n,
+                                      size_t R)
+{
+    enum { VECTORS = 4 };
+
+    for (size_t at = 0; at < WIDE; at += VECTORS * HALF) {
+        const float *from = w + at;
+        __m256 c[ROWS][VECTORS];
+
+#pragma GCC unroll 3
+        for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+            for (size_t v = 0; v < VECTORS; v++)
+                c[r][v] = _mm256_loadu_ps(dx + r * lddx + at + HALF * v);
+        for (size_t i = 0; i < n; i++, from += WIDE) {
+            __m256 a[ROWS];
+
+#pragma GCC unroll 3
+            for (size_t r = 0; r < R; r++)
+                a[r] = _mm256_broadcast_ss(dy + r * lddy + i);
+#pragma GCC unroll 4
+            for (size_t v = 0; v < VECTORS; v++) {
+                __m256 b = _mm256_loadu_ps(from + HALF * v);
+
+                __asm__("" : "+x"(b));
+#pragma GCC unroll 3
+                for (size_t r = 0; r < R; r++)
+                    c[r][v] = _mm256_fmadd_ps(a[r], b, c[r][v]);
+            }
+        }
+#pragma GCC unroll 3
+        for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+            for (size_t v = 0; v < VECTORS; v++)
+                _mm256_storeu_ps(dx + r * lddx + at + HALF * v, c[r][v]);
+    }
+}
+
+static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t n, size_t R)
+{
+    switch (R) {
+    case 1:
+        backward_rows(dx, lddx, dy, lddy, w, n, 1);
+        break;
+    case 2:
+        backward_rows(dx, lddx, dy, lddy, w, n, 2);
+        break;
+    default:
+        backward_rows(dx, lddx, dy, lddy, w, n, 3);
+        break;
+    }
+}
+
+const struct cart_matmul_kernels cart_matmul_kernels_avx2 = {
+    .rows = ROWS,
+    .fused_rows = 0,
+    .widen = widen,
+    .pack = pack,
+    .tile = tile,
+    .gemv = gemv,
+    .tile_backward = tile_backward,
+};

@@ -1,0 +1,372 @@
+/* Tiles of the matrix products for AVX-512: the sixteen lanes are one register.
+ *
+ * A forward tile is 6 x 4: 24 accumulators, six rows of x, one of W. The register of W passes through an empty asm, so
+ * that gcc keeps it in a register and does not fold its load into each of the six instructions that use it. */
+#include "tensor/matmul_kernels.h"
+
+#include "tensor/variant.h"
+#include "tensor/widen_avx512_impl.h"
+
+enum { LANES = CART_TILE_LANES, COLS = CART_TILE_COLS, WIDE = CART_TILE_WIDE, ROWS = 6, FUSED_ROWS = 4 };
+
+/* --- sums of lanes -------------------------------------------------------------------------------------------- */
+
+/* The lane sums of four accumulators; halves are added first, so that the tree is the reference's. */
+CART_ALWAYS_INLINE __m128 sum_four(__m512 a, __m512 b, __m512 c, __m512 d)
+{
+    /* [a0+8 | b0+8]: eight lanes each, then four lanes each of a, b, c, d. */
+    __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+    __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+    __m512 q = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+
+    q = _mm512_add_ps(q, _mm512_permute_ps(q, 0x4e));
+    q = _mm512_add_ps(q, _mm512_permute_ps(q, 0xb1));
+    return _mm512_castps512_ps128(
+        _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), q));
+}
+
+CART_ALWAYS_INLINE void lanes_load(__m512 c[ROWS][COLS], const struct cart_tile *t, size_t R)
+{
+#pragma GCC unroll 6
+    for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (size_t j = 0; j < COLS; j++)
+            c[r][j] = _mm512_setzero_ps();
+    if (t->resume)
+#pragma GCC unroll 6
+        for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+            for (size_t j = 0; j < COLS; j++)
+                c[r][j] = _mm512_loadu_ps(t->lanes + (r * COLS + j) * LANES);
+}
+
+CART_ALWAYS_INLINE void lanes_store(__m512 c[ROWS][COLS], const struct cart_tile *t, size_t R)
+{
+    if (!t->finish) {
+#pragma GCC unroll 6
+        for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+            for (size_t j = 0; j < COLS; j++)
+                _mm512_storeu_ps(t->lanes + (r * COLS + j) * LANES, c[r][j]);
+        return;
+    }
+#pragma GCC unroll 6
+    for (size_t r = 0; r < R; r++) {
+        __m128 sum = sum_four(c[r][0], c[r][1], c[r][2], c[r][3]);
+        float *y = t->y + r * t->ldy;
+
+        if (t->bias)
+            sum = _mm_add_ps(sum, _mm_loadu_ps(t->bias));
+        if (t->add)
+            sum = _mm_add_ps(_mm_loadu_ps(y), sum);
+        _mm_storeu_ps(y, sum);
+    }
+}
+
+/* --- forward -------------------------------------------------------------------------------------------------- */
+
+CART_ALWAYS_INLINE void tile_rows(const struct cart_tile *t, size_t R)
+{
+    __m512 c[ROWS][COLS];
+    const float *x = t->x, *w = t->w;
+
+    lanes_load(c, t, R);
+    for (size_t k = 0; k < t->k16; k++, x += LANES * R, w += LANES * COLS) {
+        __m512 a[ROWS];
+
+#pragma GCC unroll 6
+        for (size_t r = 0; r < R; r++)
+            a[r] = _mm512_loadu_ps(x + LANES * r);
+#pragma GCC unroll 4
+        for (size_t j = 0; j < COLS; j++) {
+            __m512 b = _mm512_loadu_ps(w + LANES * j);
+
+            __asm__("" : "+v"(b));
+#pragma GCC unroll 6
+            for (size_t r = 0; r < R; r++)
+                c[r][j] = _mm512_fmadd_ps(a[r], b, c[r][j]);
+        }
+    }
+    lanes_store(c, t, R);
+}
+
+static void tile(const struct cart_tile *t, size_t R)
+{
+    switch (R) {
+    case 1:
+        tile_rows(t, 1);
+        break;
+    case 2:
+        tile_rows(t, 2);
+        break;
+    case 3:
+        tile_rows(t, 3);
+        break;
+    case 4:
+        tile_rows(t, 4);
+        break;
+    case 5:
+        tile_rows(t, 5);
+        break;
+    default:
+        tile_rows(t, 6);
+        break;
+    }
+}
+
+static void pack(float *out, const float *x, size_t ldx, size_t R, size_t k)
+{
+    __mmask16 rest = (__mmask16)((1u << k % LANES) - 1);
+    size_t k0 = 0;
+
+    for (; k0 + LANES <= k; k0 += LANES)
+        for (size_t r = 0; r < R; r++, out += LANES)
+            _mm512_storeu_ps(out, _mm512_loadu_ps(x + r * ldx + k0));
+    if (rest)
+        for (size_t r = 0; r < R; r++, out += LANES)
+            _mm512_storeu_ps(out, _mm512_maskz_loadu_ps(rest, x + r * ldx + k0));
+}
+
+/* One piece of sixteen values of C rows of W against R rows of x. */
+CART_ALWAYS_INLINE void fused_step(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const float *x, const __m512 *v, float *panel,
+                                   size_t R, size_t C)
+{
+    __m512 a[FUSED_ROWS];
+
+#pragma GCC unroll 4
+    for (size_t r = 0; r < R; r++)
+        a[r] = _mm512_loadu_ps(x + LANES * r);
+    if (R > 1 && panel)
+#pragma GCC unroll 4
+        for (size_t j = 0; j < C; j++)
+            _mm512_storeu_ps(panel + LANES * j, v[j]);
+#pragma GCC unroll 8
+    for (size_t j = 0; j < C; j++)
+#pragma GCC unroll 4
+        for (size_t r = 0; r < R; r++)
+            c[r][j] = _mm512_fmadd_ps(a[r], v[j], c[r][j]);
+}
+
+/* The chains of R rows of x with C rows of W, widened in registers. x [k16][R][16]; panel [k16][C][16] or NULL. */
+CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const float *x, float *panel,
+                                     const struct cart_rows *w, int dtype, size_t R, size_t C)
+{
+    const size_t block = widen_block(dtype), group = widen_group(dtype), bytes = widen_bytes(dtype);
+    size_t off = widen_offset(dtype, w->k0), n_blocks = w->k / block, rest = w->k % block;
+    const uint8_t *row[CART_GEMV_ROWS];
+    struct widen_state st[CART_GEMV_ROWS];
+    __m512 v[CART_GEMV_ROWS];
+
+#pragma GCC unroll 8
+    for (size_t j = 0; j < C; j++)
+        row[j] = w->row[j];
+    for (size_t i = 0; i < n_blocks; i++, off += bytes) {
+        for (size_t j = 0; j < C; j++)
+            widen_head(dtype, row[j] + off, &st[j]);
+        for (size_t g = 0; g < block / group; g++) {
+#pragma GCC unroll 4
+            for (size_t s = 0; s < group / LANES; s++) {
+#pragma GCC unroll 8
+                for (size_t j = 0; j < C; j++)
+                    v[j] = widen_piece(dtype, row[j] + off, &st[j], g, s);
+                fused_step(c, x, v, panel, R, C);
+                x += LANES * R;
+                if (panel)
+                    panel += LANES * C;
+            }
+        }
+    }
+    /* Only floating types have a rest, of up to 31 values. */
+    for (size_t s = 0; widen_is_float(dtype) && s * LANES < rest; s++) {
+        size_t n = rest - s * LANES, at = off + s * LANES * (bytes / 32);
+
+#pragma GCC unroll 8
+        for (size_t j = 0; j < C; j++)
+            v[j] = n < LANES ? widen_tail(dtype, row[j] + at, n) : widen_piece(dtype, row[j] + at, NULL, 0, 0);
+        fused_step(c, x, v, panel, R, C);
+        x += LANES * R;
+        if (panel)
+            panel += LANES * C;
+    }
+}
+
+CART_ALWAYS_INLINE void fused_rows(const struct cart_tile *t, const struct cart_rows *w, int dtype, size_t R)
+{
+    __m512 c[FUSED_ROWS][CART_GEMV_ROWS], lanes[ROWS][COLS];
+
+    lanes_load(lanes, t, R);
+#pragma GCC unroll 4
+    for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (size_t j = 0; j < COLS; j++)
+            c[r][j] = lanes[r][j];
+    fused_chains(c, t->x, t->w, w, dtype, R, COLS);
+#pragma GCC unroll 4
+    for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (size_t j = 0; j < COLS; j++)
+            lanes[r][j] = c[r][j];
+    lanes_store(lanes, t, R);
+}
+
+CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const struct cart_rows *w, int dtype)
+{
+    __m512 c[FUSED_ROWS][CART_GEMV_ROWS];
+
+#pragma GCC unroll 8
+    for (size_t j = 0; j < CART_GEMV_ROWS; j++)
+        c[0][j] = _mm512_setzero_ps();
+    fused_chains(c, x, NULL, w, dtype, 1, CART_GEMV_ROWS);
+    _mm_storeu_ps(y, sum_four(c[0][0], c[0][1], c[0][2], c[0][3]));
+    _mm_storeu_ps(y + 4, sum_four(c[0][4], c[0][5], c[0][6], c[0][7]));
+}
+
+CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *out, size_t step, int dtype)
+{
+    const size_t block = widen_block(dtype), group = widen_group(dtype), bytes = widen_bytes(dtype);
+    const uint8_t *b = (const uint8_t *)row + widen_offset(dtype, k0);
+    struct widen_state st;
+
+    for (; n >= block; n -= block, b += bytes) {
+        widen_head(dtype, b, &st);
+        for (size_t g = 0; g < block / group; g++)
+#pragma GCC unroll 4
+            for (size_t s = 0; s < group / LANES; s++, out += step)
+                _mm512_storeu_ps(out, widen_piece(dtype, b, &st, g, s));
+    }
+    for (size_t s = 0; widen_is_float(dtype) && s * LANES < n; s++, out += step) {
+        const uint8_t *at = b + s * LANES * (bytes / 32);
+        size_t left = n - s * LANES;
+
+        _mm512_storeu_ps(out, left < LANES ? widen_tail(dtype, at, left) : widen_piece(dtype, at, NULL, 0, 0));
+    }
+}
+
+/* One function per type and number of rows. */
+#define INSTANCES(type)                                                                                               \
+    static void fused2_##type(const struct cart_tile *t, const struct cart_rows *w)                                   \
+    {                                                                                                                 \
+        fused_rows(t, w, CART_##type, 2);                                                                             \
+    }                                                                                                                 \
+    static void fused3_##type(const struct cart_tile *t, const struct cart_rows *w)                                   \
+    {                                                                                                                 \
+        fused_rows(t, w, CART_##type, 3);                                                                             \
+    }                                                                                                                 \
+    static void fused4_##type(const struct cart_tile *t, const struct cart_rows *w)                                   \
+    {                                                                                                                 \
+        fused_rows(t, w, CART_##type, 4);                                                                             \
+    }                                                                                                                 \
+    static void gemv_##type(float *y, const float *x, const struct cart_rows *w)                                      \
+    {                                                                                                                 \
+        gemv_rows(y, x, w, CART_##type);                                                                              \
+    }                                                                                                                 \
+    static void widen_##type(const void *row, size_t k0, size_t n, float *out, size_t step)                           \
+    {                                                                                                                 \
+        widen_row(row, k0, n, out, step, CART_##type);                                                                \
+    }
+
+#define EACH_TYPE(f)                                                                                                  \
+    f(F32) f(F16) f(BF16) f(Q8_0) f(Q4_0) f(Q4_1) f(Q5_0) f(Q5_1) f(Q2_K) f(Q3_K) f(Q4_K) f(Q5_K) f(Q6_K) f(IQ4_NL)   \
+        f(IQ4_XS) f(MXFP4)
+
+EACH_TYPE(INSTANCES)
+
+typedef void fused_fn(const struct cart_tile *t, const struct cart_rows *w);
+
+#define ENTRY(type)                                                                                                   \
+    [CART_##type] = {{fused2_##type, fused3_##type, fused4_##type}, gemv_##type, widen_##type},
+
+static const struct {
+    fused_fn *fused[FUSED_ROWS - 1];
+    void (*gemv)(float *y, const float *x, const struct cart_rows *w);
+    void (*widen)(const void *row, size_t k0, size_t n, float *out, size_t step);
+} entries[] = {EACH_TYPE(ENTRY)};
+
+static void fused(const struct cart_tile *t, const struct cart_rows *w, size_t R)
+{
+    entries[w->dtype].fused[R - 2](t, w);
+}
+
+static void gemv(float *y, const float *x, const struct cart_rows *w)
+{
+    entries[w->dtype].gemv(y, x, w);
+}
+
+static void widen(int dtype, const void *row, size_t k0, size_t n, float *out, size_t step)
+{
+    entries[dtype].widen(row, k0, n, out, step);
+}
+
+/* --- backward ------------------------------------------------------------------------------------------------- */
+
+CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t n,
+                                      size_t R)
+{
+    enum { VECTORS = WIDE / LANES };
+    __m512 c[ROWS][VECTORS];
+    const float *g[ROWS];
+
+#pragma GCC unroll 6
+    for (size_t r = 0; r < R; r++) {
+        g[r] = dy + r * lddy;
+#pragma GCC unroll 4
+        for (size_t v = 0; v < VECTORS; v++)
+            c[r][v] = _mm512_loadu_ps(dx + r * lddx + LANES * v);
+    }
+    for (size_t i = 0; i < n; i++, w += WIDE) {
+        __m512 b[VECTORS];
+
+#pragma GCC unroll 4
+        for (size_t v = 0; v < VECTORS; v++)
+            b[v] = _mm512_loadu_ps(w + LANES * v);
+#pragma GCC unroll 6
+        for (size_t r = 0; r < R; r++) {
+            __m512 a = _mm512_set1_ps(g[r][i]);
+
+            __asm__("" : "+v"(a));
+#pragma GCC unroll 4
+            for (size_t v = 0; v < VECTORS; v++)
+                c[r][v] = _mm512_fmadd_ps(a, b[v], c[r][v]);
+        }
+    }
+#pragma GCC unroll 6
+    for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (size_t v = 0; v < VECTORS; v++)
+            _mm512_storeu_ps(dx + r * lddx + LANES * v, c[r][v]);
+}
+
+static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t n, size_t R)
+{
+    switch (R) {
+    case 1:
+        backward_rows(dx, lddx, dy, lddy, w, n, 1);
+        break;
+    case 2:
+        backward_rows(dx, lddx, dy, lddy, w, n, 2);
+        break;
+    case 3:
+        backward_rows(dx, lddx, dy, lddy, w, n, 3);
+        break;
+    case 4:
+        backward_rows(dx, lddx, dy, lddy, w, n, 4);
+        break;
+    case 5:
+        backward_rows(dx, lddx, dy, lddy, w, n, 5);
+        break;
+    default:
+        backward_rows(dx, lddx, dy, lddy, w, n, 6);
+        break;
+    }
+}
+
+const struct cart_matmul_kernels cart_matmul_kernels_avx512 = {
+    .rows = ROWS,
+    .fused_rows = FUSED_ROWS,
+    .widen = widen,
+    .pack = pack,
+    .tile = tile,
+    .fused = fused,
+    .gemv = gemv,
+    .tile_backward = tile_backward,
+};

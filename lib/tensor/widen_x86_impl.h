@@ -1,0 +1,344 @@
+/* What every storage type holds, as x86 vectors: sixteen codes of a block as signed bytes, and the scale and the
+ * (negated) minimum they go with, so that a value is scale * code or fma(scale, code, min). The templates of
+ * widening, of the fused tiles and of the one-row product are made of these. Only for files compiled with AVX2, FMA
+ * and F16C at least.
+ *
+ * A *group* is what a kernel does between two looks at its loop counter: 32 values, or 64 in the K formats; piece s of
+ * a group is sixteen values, and s is a constant where these functions are used. */
+#ifndef CART_TENSOR_WIDEN_X86_IMPL_H
+#define CART_TENSOR_WIDEN_X86_IMPL_H
+#ifdef __AVX2__
+
+#include "tensor/dtype.h"
+#include "tensor/variant.h"
+
+#include <immintrin.h>
+#include <string.h>
+
+/* What a row of a K format decodes at the head of each block of 256: scale and negated minimum of each sixteen or
+ * thirty-two values. */
+struct widen_state {
+    float scale[16], min[16];
+};
+
+CART_ALWAYS_INLINE bool widen_is_float(int dtype)
+{
+    return dtype == CART_F32 || dtype == CART_F16 || dtype == CART_BF16;
+}
+
+CART_ALWAYS_INLINE size_t widen_block(int dtype) /* values between two heads; floating types go by 32, too */
+{
+    switch (dtype) {
+    case CART_Q2_K:
+    case CART_Q3_K:
+    case CART_Q4_K:
+    case CART_Q5_K:
+    case CART_Q6_K:
+    case CART_IQ4_XS:
+        return 256;
+    default:
+        return 32;
+    }
+}
+
+CART_ALWAYS_INLINE size_t widen_group(int dtype)
+{
+    return widen_block(dtype) == 256 ? 64 : 32;
+}
+
+CART_ALWAYS_INLINE size_t widen_bytes(int dtype) /* of widen_block values */
+{
+    switch (dtype) {
+    case CART_F32:
+        return 128;
+    case CART_F16:
+    case CART_BF16:
+        return 64;
+    case CART_Q8_0:
+        return 34;
+    case CART_Q4_0:
+    case CART_IQ4_NL:
+        return 18;
+    case CART_Q4_1:
+        return 20;
+    case CART_Q5_0:
+        return 22;
+    case CART_Q5_1:
+        return 24;
+    case CART_MXFP4:
+        return 17;
+    case CART_Q2_K:
+        return 84;
+    case CART_Q3_K:
+        return 110;
+    case CART_Q4_K:
+        return 144;
+    case CART_Q5_K:
+        return 176;
+    case CART_Q6_K:
+        return 210;
+    case CART_IQ4_XS:
+        return 136;
+    default:
+        return 0;
+    }
+}
+
+/* Where value k of a row starts: floating types have no blocks, others are asked for whole ones only. */
+CART_ALWAYS_INLINE size_t widen_offset(int dtype, size_t k)
+{
+    return widen_is_float(dtype) ? k * (widen_bytes(dtype) / 32) : k / widen_block(dtype) * widen_bytes(dtype);
+}
+
+CART_ALWAYS_INLINE bool widen_has_min(int dtype)
+{
+    return dtype == CART_Q4_1 || dtype == CART_Q5_1 || dtype == CART_Q2_K || dtype == CART_Q4_K ||
+           dtype == CART_Q5_K;
+}
+
+CART_ALWAYS_INLINE __m128i load_bytes(const uint8_t *p)
+{
+    return _mm_loadu_si128((const void *)p);
+}
+
+CART_ALWAYS_INLINE uint16_t load_u16(const uint8_t *p)
+{
+    uint16_t h;
+
+    memcpy(&h, p, sizeof h);
+    return h;
+}
+
+CART_ALWAYS_INLINE uint32_t load_u32(const uint8_t *p)
+{
+    uint32_t u;
+
+    memcpy(&u, p, sizeof u);
+    return u;
+}
+
+/* The f16 at p as one f32 in lane 0; sign 0x8000 negates it. */
+CART_ALWAYS_INLINE __m128 load_f16(const uint8_t *p, int sign)
+{
+    return _mm_cvtph_ps(_mm_cvtsi32_si128(load_u16(p) ^ sign));
+}
+
+/* --- block heads of the K formats ----------------------------------------------------------------------------- */
+
+/* out [8] = d * eight codes (signed bytes in the low half of codes). */
+CART_ALWAYS_INLINE void store_scales(float *out, __m128 d, __m128i codes)
+{
+    _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_broadcastss_ps(d), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))));
+}
+
+/* Scales and minima of Q4_K and Q5_K: eight of six bits each in twelve bytes. */
+CART_ALWAYS_INLINE void head_q45_k(const uint8_t *b, struct widen_state *st)
+{
+    uint32_t a = load_u32(b + 4), m = load_u32(b + 8), c = load_u32(b + 12);
+    uint32_t s_high = (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030);
+    uint32_t m_high = (c >> 4 & 0x0f0f0f0f) | (m >> 2 & 0x30303030);
+
+    store_scales(st->scale, load_f16(b, 0), _mm_setr_epi32((int)(a & 0x3f3f3f3f), (int)s_high, 0, 0));
+    store_scales(st->min, load_f16(b + 2, 0x8000), _mm_setr_epi32((int)(m & 0x3f3f3f3f), (int)m_high, 0, 0));
+}
+
+CART_ALWAYS_INLINE void head_q2_k(const uint8_t *b, struct widen_state *st)
+{
+    __m128i codes = load_bytes(b), nibble = _mm_set1_epi8(15);
+    __m128i scale = _mm_and_si128(codes, nibble), min = _mm_and_si128(_mm_srli_epi16(codes, 4), nibble);
+    __m128 d = load_f16(b + 80, 0), m = load_f16(b + 82, 0x8000);
+
+    store_scales(st->scale, d, scale);
+    store_scales(st->scale + 8, d, _mm_srli_si128(scale, 8));
+    store_scales(st->min, m, min);
+    store_scales(st->min + 8, m, _mm_srli_si128(min, 8));
+}
+
+CART_ALWAYS_INLINE void head_q3_k(const uint8_t *b, struct widen_state *st)
+{
+    uint32_t a = load_u32(b + 96), c = load_u32(b + 100), h = load_u32(b + 104);
+    __m128i codes = _mm_setr_epi32((int)((a & 0x0f0f0f0f) | (h << 4 & 0x30303030)),
+                                   (int)((c & 0x0f0f0f0f) | (h << 2 & 0x30303030)),
+                                   (int)((a >> 4 & 0x0f0f0f0f) | (h & 0x30303030)),
+                                   (int)((c >> 4 & 0x0f0f0f0f) | (h >> 2 & 0x30303030)));
+    __m128 d = load_f16(b + 108, 0);
+
+    codes = _mm_sub_epi8(codes, _mm_set1_epi8(32));
+    store_scales(st->scale, d, codes);
+    store_scales(st->scale + 8, d, _mm_srli_si128(codes, 8));
+}
+
+CART_ALWAYS_INLINE void head_q6_k(const uint8_t *b, struct widen_state *st)
+{
+    __m128i codes = load_bytes(b + 192);
+    __m128 d = load_f16(b + 208, 0);
+
+    store_scales(st->scale, d, codes);
+    store_scales(st->scale + 8, d, _mm_srli_si128(codes, 8));
+}
+
+CART_ALWAYS_INLINE void head_iq4_xs(const uint8_t *b, struct widen_state *st)
+{
+    __m256i low = _mm256_srlv_epi32(_mm256_set1_epi32((int)load_u32(b + 4)),
+                                    _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
+    __m256i high = _mm256_srlv_epi32(_mm256_set1_epi32(load_u16(b + 2)),
+                                     _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
+    __m256i code = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi32(15)),
+                                   _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(3)), 4));
+
+    code = _mm256_sub_epi32(code, _mm256_set1_epi32(32));
+    _mm256_storeu_ps(st->scale, _mm256_mul_ps(_mm256_broadcastss_ps(load_f16(b, 0)), _mm256_cvtepi32_ps(code)));
+}
+
+CART_ALWAYS_INLINE void widen_head(int dtype, const uint8_t *b, struct widen_state *st)
+{
+    switch (dtype) {
+    case CART_Q2_K:
+        head_q2_k(b, st);
+        break;
+    case CART_Q3_K:
+        head_q3_k(b, st);
+        break;
+    case CART_Q4_K:
+    case CART_Q5_K:
+        head_q45_k(b, st);
+        break;
+    case CART_Q6_K:
+        head_q6_k(b, st);
+        break;
+    case CART_IQ4_XS:
+        head_iq4_xs(b, st);
+        break;
+    default:
+        break;
+    }
+}
+
+/* --- codes ---------------------------------------------------------------------------------------------------- */
+
+CART_ALWAYS_INLINE __m128i low_bits(__m128i v, size_t shift, int mask)
+{
+    return _mm_and_si128(_mm_srl_epi16(v, _mm_cvtsi32_si128((int)shift)), _mm_set1_epi8((char)mask));
+}
+
+CART_ALWAYS_INLINE __m128i nibbles(const uint8_t *p, size_t high)
+{
+    __m128i v = load_bytes(p);
+
+    return _mm_and_si128(high ? _mm_srli_epi16(v, 4) : v, _mm_set1_epi8(15));
+}
+
+/* Twice the values of E2M1 (code 8 is +0), and the non-linear code of IQ4_NL and IQ4_XS. */
+CART_ALWAYS_INLINE __m128i e2m1_codes(void)
+{
+    return _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
+}
+
+CART_ALWAYS_INLINE __m128i iq4_codes(void)
+{
+    return _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+}
+
+/* Byte i is 0xff where bit i of the two bytes at p is set. */
+CART_ALWAYS_INLINE __m128i bit_mask(const uint8_t *p)
+{
+    __m128i spread = _mm_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1);
+    __m128i select = _mm_set1_epi64x((long long)0x8040201008040201);
+    __m128i bits = _mm_shuffle_epi8(_mm_cvtsi32_si128(load_u16(p)), spread);
+
+    return _mm_cmpeq_epi8(_mm_and_si128(bits, select), select);
+}
+
+/* Byte i is 0xff where bit n of byte i at p is set. */
+CART_ALWAYS_INLINE __m128i byte_mask(const uint8_t *p, size_t n)
+{
+    __m128i select = _mm_set1_epi8((char)(1 << n));
+
+    return _mm_cmpeq_epi8(_mm_and_si128(load_bytes(p), select), select);
+}
+
+/* Two bits of each of sixteen bytes; in Q2_K, Q3_K and the upper bits of Q6_K a group of 64 values is two of the four
+ * shifts of the same 32 bytes. */
+CART_ALWAYS_INLINE __m128i two_bits(const uint8_t *q, size_t g, size_t s)
+{
+    return low_bits(load_bytes(q + 32 * (g / 2) + 16 * (s % 2)), 4 * (g % 2) + 2 * (s / 2), 3);
+}
+
+CART_ALWAYS_INLINE __m128i codes_q3_k(const uint8_t *b, size_t g, size_t s)
+{
+    __m128i high = byte_mask(b + 16 * (s % 2), 2 * g + s / 2);
+
+    return _mm_sub_epi8(two_bits(b + 32, g, s), _mm_andnot_si128(high, _mm_set1_epi8(4)));
+}
+
+CART_ALWAYS_INLINE __m128i codes_q5_k(const uint8_t *b, size_t g, size_t s)
+{
+    __m128i high = byte_mask(b + 16 + 16 * (s % 2), 2 * g + s / 2);
+
+    return _mm_or_si128(nibbles(b + 48 + 32 * g + 16 * (s % 2), s / 2), _mm_and_si128(high, _mm_set1_epi8(16)));
+}
+
+CART_ALWAYS_INLINE __m128i codes_q6_k(const uint8_t *b, size_t g, size_t s)
+{
+    __m128i low = low_bits(load_bytes(b + 64 * (g / 2) + 16 * s), 4 * (g % 2), 15);
+    __m128i code = _mm_or_si128(low, _mm_slli_epi16(two_bits(b + 128, g, s), 4));
+
+    return _mm_sub_epi8(code, _mm_set1_epi8(32));
+}
+
+/* Sixteen codes: piece s of group g of the block at b. Not for floating types. */
+CART_ALWAYS_INLINE __m128i widen_codes(int dtype, const uint8_t *b, size_t g, size_t s)
+{
+    switch (dtype) {
+    case CART_Q8_0:
+        return load_bytes(b + 2 + 16 * s);
+    case CART_Q4_0:
+        return _mm_sub_epi8(nibbles(b + 2, s), _mm_set1_epi8(8));
+    case CART_Q4_1:
+        return nibbles(b + 4, s);
+    case CART_Q5_0: /* x - 16 where the fifth bit is missing */
+        return _mm_sub_epi8(nibbles(b + 6, s), _mm_andnot_si128(bit_mask(b + 2 + 2 * s), _mm_set1_epi8(16)));
+    case CART_Q5_1:
+        return _mm_or_si128(nibbles(b + 8, s), _mm_and_si128(bit_mask(b + 4 + 2 * s), _mm_set1_epi8(16)));
+    case CART_IQ4_NL:
+        return _mm_shuffle_epi8(iq4_codes(), nibbles(b + 2, s));
+    case CART_MXFP4:
+        return _mm_shuffle_epi8(e2m1_codes(), nibbles(b + 1, s));
+    case CART_Q2_K:
+        return two_bits(b + 16, g, s);
+    case CART_Q3_K:
+        return codes_q3_k(b, g, s);
+    case CART_Q4_K:
+        return nibbles(b + 16 + 32 * g + 16 * (s % 2), s / 2);
+    case CART_Q5_K:
+        return codes_q5_k(b, g, s);
+    case CART_Q6_K:
+        return codes_q6_k(b, g, s);
+    case CART_IQ4_XS:
+        return _mm_shuffle_epi8(iq4_codes(), nibbles(b + 8 + 16 * (2 * g + s / 2), s % 2));
+    default:
+        return _mm_setzero_si128();
+    }
+}
+
+/* Which entry of struct widen_state piece s of group g goes with: one for 32 values, or for sixteen. */
+CART_ALWAYS_INLINE size_t widen_state_index(int dtype, size_t g, size_t s)
+{
+    if (dtype == CART_Q4_K || dtype == CART_Q5_K || dtype == CART_IQ4_XS)
+        return 2 * g + s / 2;
+    return 4 * g + s;
+}
+
+/* The scale of a block of 32 in lane 0. */
+CART_ALWAYS_INLINE __m128 widen_scale(int dtype, const uint8_t *b)
+{
+    if (dtype == CART_MXFP4) { /* 2^(e - 128): subnormal for e < 2 */
+        uint32_t e = b[0];
+
+        return _mm_castsi128_ps(_mm_cvtsi32_si128((int)(e < 2 ? 0x00200000u << e : (e - 1) << 23)));
+    }
+    return load_f16(b, 0);
+}
+
+#endif
+#endif
