@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { KEY_MIN_BYTES = 13, TENSOR_MIN_BYTES = 24, KEY_MAX_NAME = 65535, TENSOR_MAX_NAME = 63 };
 enum { ALIGN_DEFAULT = 32, ALIGN_MIN = 8, ALIGN_MAX = 65536 };
@@ -574,14 +575,27 @@ static int make(struct cart_gguf **out, const char *path, struct cart_err *err)
     return 0;
 }
 
+/* A file that was cut short between its stat and its mapping would end in a signal when read. */
+static int check_size(const struct cart_gguf *g, const char *path, struct cart_err *err)
+{
+    struct stat st;
+
+    if (stat(path, &st) < 0)
+        return cart_err_sys(err, "%s", path);
+    if ((uintmax_t)st.st_size < g->map.size)
+        return cart_err_set(err, CART_ETRUNC, "%s: expected %zu bytes, found %lld", g->shown,
+                            g->map.size, (long long)st.st_size);
+    return 0;
+}
+
 int cart_gguf_open(struct cart_gguf **out, const char *path, struct cart_err *err)
 {
-    struct cart_gguf *g;
+    struct cart_gguf *g = NULL;
     int r = make(&g, path, err);
 
     if (r < 0)
         return r;
-    if ((r = cart_map_open(&g->map, path, err)) < 0 ||
+    if ((r = cart_map_open(&g->map, path, err)) < 0 || (r = check_size(g, path, err)) < 0 ||
         (r = parse(g, g->map.data, g->map.size, err)) < 0) {
         cart_gguf_close(g);
         return r;
@@ -593,7 +607,7 @@ int cart_gguf_open(struct cart_gguf **out, const char *path, struct cart_err *er
 int cart_gguf_parse(struct cart_gguf **out, const void *bytes, size_t size, const char *what,
                     struct cart_err *err)
 {
-    struct cart_gguf *g;
+    struct cart_gguf *g = NULL;
     int r = make(&g, what, err);
 
     if (r < 0)

@@ -1,0 +1,601 @@
+/* The document iterator. Directories are walked with a stack of listings, each read whole, sorted
+ * and closed before anything in it is opened: no recursion, no more than one open file, and an
+ * order that does not depend on the disk. */
+#include "format/docs.h"
+
+#include "base/hash.h"
+#include "format/docs_impl.h"
+#include "format/text.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct entry {
+    char *name;
+    bool directory;
+};
+
+/* One open directory: what is left to visit of it. */
+struct listing {
+    char *path;
+    struct entry *entries;
+    size_t n, cap, next;
+};
+
+struct cart_docs {
+    const char *const *inputs;
+    size_t n_inputs, next_input;
+    struct cart_docs_options o;
+    struct cart_docs_stats stats;
+    struct listing *stack;
+    size_t depth, stack_cap;
+    int fd; /* the file being read, -1 if none */
+    struct cart_source file;
+    struct cart_archive *archive; /* over file, or NULL */
+    struct cart_lines lines;      /* over file or a member; inactive when lines.from is NULL */
+    struct cart_buf shown;        /* path of the input being read, escaped */
+    struct cart_buf shown_doc;    /* path of the document, escaped */
+    struct cart_buf raw, replaced;
+    char scratch[64];
+    unsigned char (*digests)[32]; /* open-addressed set: zero bytes mark a free place */
+    size_t n_digests, digests_cap;
+};
+
+static const char *const reason_names[CART_DOCS_REASONS] = {
+    [CART_DOCS_EMPTY] = "empty",
+    [CART_DOCS_NOT_UTF8] = "not UTF-8",
+    [CART_DOCS_BINARY] = "binary",
+    [CART_DOCS_UTF16] = "UTF-16 or UTF-32",
+    [CART_DOCS_CONVERT] = "other format",
+    [CART_DOCS_MARKUP] = "HTML",
+    [CART_DOCS_LARGE] = "too large",
+    [CART_DOCS_LINE] = "odd line",
+    [CART_DOCS_ENCRYPTED] = "encrypted",
+    [CART_DOCS_NESTED] = "archive inside an archive",
+    [CART_DOCS_LINK] = "link",
+    [CART_DOCS_SPECIAL] = "not a regular file",
+    [CART_DOCS_HIDDEN] = "hidden",
+    [CART_DOCS_DUPLICATE] = "duplicate",
+};
+
+const char *cart_docs_reason_name(enum cart_docs_reason reason)
+{
+    return reason_names[reason];
+}
+
+static void note(struct cart_docs *d, enum cart_docs_reason reason, const char *path,
+                 const char *detail)
+{
+    struct cart_docs_note n = {reason, path, detail};
+
+    d->stats.noted[reason]++;
+    if (d->o.report)
+        d->o.report(d->o.report_ctx, &n);
+}
+
+/* Appends text as the documents' paths show it. */
+static int add_escaped(struct cart_buf *b, const char *text, size_t n, struct cart_err *err)
+{
+    size_t cap = 4 * n + 1;
+    int r = cart_buf_reserve(b, cap, err);
+
+    if (r < 0)
+        return r;
+    cart_err_escape(b->data + b->len, cap, text, n);
+    b->len += strlen(b->data + b->len);
+    return 0;
+}
+
+static int set_escaped(struct cart_buf *b, const char *text, struct cart_err *err)
+{
+    cart_buf_reset(b);
+    return add_escaped(b, text, strlen(text), err);
+}
+
+/* A name that listings pass over. */
+static bool is_hidden(const char *name, size_t n)
+{
+    static const char *const vcs[] = {"CVS", "_darcs", "__MACOSX"};
+
+    if (n > 0 && name[0] == '.' && !(n == 1 || (n == 2 && name[1] == '.')))
+        return true;
+    for (size_t i = 0; i < CART_COUNTOF(vcs); i++) {
+        if (strlen(vcs[i]) == n && memcmp(vcs[i], name, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool has_hidden_part(const char *path)
+{
+    for (;;) {
+        size_t n = strcspn(path, "/");
+        if (is_hidden(path, n))
+            return true;
+        if (path[n] == '\0')
+            return false;
+        path += n + 1;
+    }
+}
+
+/* --- duplicates --------------------------------------------------------------------------------
+ */
+
+static unsigned char *digest_place(struct cart_docs *d, const unsigned char digest[32], bool *found)
+{
+    static const unsigned char none[32];
+    size_t i = 0;
+
+    for (size_t k = 0; k < 8; k++)
+        i = i << 8 | digest[k];
+    for (;; i++) {
+        unsigned char *place = d->digests[i & (d->digests_cap - 1)];
+        *found = memcmp(place, digest, 32) == 0;
+        if (*found || memcmp(place, none, 32) == 0)
+            return place;
+    }
+}
+
+/* 1 if the digest was seen before, else remembers it. */
+static int seen_before(struct cart_docs *d, const unsigned char digest[32], struct cart_err *err)
+{
+    bool found;
+
+    if (2 * (d->n_digests + 1) > d->digests_cap) {
+        size_t cap = d->digests_cap ? 2 * d->digests_cap : 256, old_cap = d->digests_cap;
+        unsigned char(*old)[32] = d->digests;
+        unsigned char(*bigger)[32] = calloc(cap, sizeof *bigger);
+        static const unsigned char none[32];
+        if (!bigger)
+            return cart_err_memory(err, "digests of documents", cap * sizeof *bigger);
+        d->digests = bigger;
+        d->digests_cap = cap;
+        for (size_t i = 0; i < old_cap; i++) {
+            if (memcmp(old[i], none, 32) != 0)
+                memcpy(digest_place(d, old[i], &found), old[i], 32);
+        }
+        free(old);
+    }
+    unsigned char *place = digest_place(d, digest, &found);
+    if (!found) {
+        memcpy(place, digest, 32);
+        d->n_digests++;
+    }
+    return found;
+}
+
+/* --- one document ------------------------------------------------------------------------------
+ */
+
+/* Bytes to a document: 1 and *doc, or 0 when they were passed over. */
+static int make_document(struct cart_docs *d, const char *path, const char *id, const char *bytes,
+                         size_t size, struct cart_doc *doc, struct cart_err *err)
+{
+    enum cart_docs_reason reason;
+    char detail[256];
+    int r;
+
+    if (!cart_content_judge(bytes, size, d->o.markup, &reason, detail, sizeof detail)) {
+        note(d, reason, path, detail);
+        return 0;
+    }
+    struct cart_doc made = {
+        .path = path, .id = id, .bytes = bytes, .size = size, .text = bytes, .n_text = size};
+    if (size >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0) {
+        made.text += 3;
+        made.n_text -= 3;
+    }
+    size_t valid = cart_text_valid(made.text, made.n_text);
+    if (valid < made.n_text) {
+        size_t at = valid + (size_t)(made.text - bytes);
+        snprintf(detail, sizeof detail, "byte %zu is no UTF-8: convert it with iconv -t UTF-8", at);
+        if (d->o.invalid == CART_DOCS_FAIL)
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: expected UTF-8, found byte 0x%02x at offset %zu", path,
+                                (unsigned char)bytes[at], at);
+        if (d->o.invalid == CART_DOCS_SKIP) {
+            note(d, CART_DOCS_NOT_UTF8, path, detail);
+            return 0;
+        }
+        cart_buf_reset(&d->replaced);
+        if ((r = cart_content_replace(made.text, made.n_text, &d->replaced, &made.replaced, err)) <
+            0)
+            return cart_err_wrap(err, r, "%s", path);
+        made.text = d->replaced.data;
+        made.n_text = d->replaced.len;
+    }
+    cart_sha256(bytes, size, made.sha256);
+    if ((r = seen_before(d, made.sha256, err)) < 0)
+        return r;
+    if (r > 0)
+        note(d, CART_DOCS_DUPLICATE, path, "the same bytes as an earlier document");
+    made.index = d->stats.documents++;
+    d->stats.bytes += size;
+    *doc = made;
+    return 1;
+}
+
+/* The next document of the JSON Lines being read: 1, or 0 at their end. shown_doc keeps the path of
+ * their file; ":LINE" is written behind its end anew each time. */
+static int next_line(struct cart_docs *d, struct cart_doc *doc, struct cart_err *err)
+{
+    size_t base = d->shown_doc.len;
+    char detail[256];
+    int r;
+
+    while ((r = cart_lines_next(&d->lines, d->o.max_document, err)) > 0) {
+        const char *text, *id;
+        size_t n;
+        int added = cart_buf_addf(&d->shown_doc, err, ":%zu", d->lines.number);
+        if (added < 0)
+            return added;
+        const char *path = d->shown_doc.data;
+        d->shown_doc.len = base;
+        if (r == 2) {
+            snprintf(detail, sizeof detail, "expected at most %zu bytes, found more",
+                     d->o.max_document);
+            note(d, CART_DOCS_LARGE, path, detail);
+        } else if (cart_lines_document(&d->lines, &d->o, &text, &n, &id, d->scratch, detail,
+                                       sizeof detail)) {
+            r = make_document(d, path, id[0] ? id : path, text, n, doc, err);
+            if (r != 0)
+                return r;
+        } else if (d->o.invalid == CART_DOCS_FAIL) {
+            return cart_err_set(err, CART_EFORMAT, "%s: %s", path, detail);
+        } else {
+            note(d, CART_DOCS_LINE, path, detail);
+        }
+    }
+    return r;
+}
+
+/* --- one file ----------------------------------------------------------------------------------
+ */
+
+static bool has_suffix(const char *name, size_t n, const char *suffix)
+{
+    size_t len = strlen(suffix);
+
+    return n >= len && memcmp(name + n - len, suffix, len) == 0;
+}
+
+static bool named_as_lines(const char *name)
+{
+    static const char *const packers[] = {".gz", ".bz2", ".xz", ".zst"};
+    size_t n = strlen(name);
+
+    for (size_t i = 0; i < CART_COUNTOF(packers); i++) {
+        if (has_suffix(name, n, packers[i])) {
+            n -= strlen(packers[i]);
+            break;
+        }
+    }
+    return has_suffix(name, n, ".jsonl") || has_suffix(name, n, ".ndjson");
+}
+
+static bool is_lines(const struct cart_docs *d, const char *name, const struct cart_buf *head)
+{
+    if (named_as_lines(name))
+        return true;
+    if (strcmp(name, "-") == 0 && cart_lines_sniff(head->data, head->len, d->o.text_field))
+        return true;
+    size_t bom = head->len >= 3 && memcmp(head->data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    size_t space = strspn(head->data + bom, " \t\r\n");
+    return d->o.jsonl && head->data[bom + space] == '{';
+}
+
+/* Takes what s holds, whose path is d->shown_doc: 1 and *doc; 0 when it was passed over, or will
+ * come as an archive or as lines. name decides about JSON Lines only. inside: s is itself the
+ * content of an archive or compressed file. */
+static int take(struct cart_docs *d, struct cart_source *s, const char *name, bool inside,
+                struct cart_doc *doc, struct cart_err *err)
+{
+    const char *path = d->shown_doc.data, *advice = "";
+    enum cart_docs_reason reason;
+    int r = cart_source_peek(s, CART_SOURCE_PEEK, err);
+
+    if (r < 0)
+        return r;
+    s->head.data[s->head.len] = '\0';
+    enum cart_content content = cart_content_sniff(s->head.data, s->head.len, &reason, &advice);
+    if (content == CART_CONTENT_FOREIGN) {
+        note(d, reason, path, advice);
+        return 0;
+    }
+    if (content != CART_CONTENT_PLAIN && inside) {
+        note(d, CART_DOCS_NESTED, path, "an archive inside an archive: unpack it first");
+        return 0;
+    }
+    if (content != CART_CONTENT_PLAIN)
+        return cart_archive_open(&d->archive, s, content == CART_CONTENT_COMPRESSED, &d->o, err);
+    if (is_lines(d, name, &s->head)) {
+        cart_lines_begin(&d->lines, s);
+        return 0;
+    }
+    if ((r = cart_source_read_all(s, d->o.max_document, &d->raw, err)) < 0)
+        return r;
+    if (r == 0) {
+        char detail[128];
+        snprintf(detail, sizeof detail, "expected at most %zu bytes, found more",
+                 d->o.max_document);
+        note(d, CART_DOCS_LARGE, path, detail);
+        return 0;
+    }
+    return make_document(d, path, path, d->raw.data, d->raw.len, doc, err);
+}
+
+static void close_file(struct cart_docs *d)
+{
+    cart_lines_end(&d->lines);
+    cart_archive_close(d->archive);
+    d->archive = NULL;
+    if (d->fd > STDIN_FILENO)
+        close(d->fd);
+    d->fd = -1;
+}
+
+/* The next member of the open archive; closes the archive after the last one. */
+static int next_member(struct cart_docs *d, struct cart_doc *doc, struct cart_err *err)
+{
+    struct cart_member m;
+    int r = cart_archive_next(d->archive, &m, err);
+
+    if (r <= 0) {
+        if (r == 0)
+            close_file(d);
+        return r;
+    }
+    if (m.directory)
+        return 0;
+    if ((r = set_escaped(&d->shown_doc, d->shown.data, err)) < 0)
+        return r;
+    if (!m.name)
+        return take(d, cart_archive_source(d->archive), d->shown.data, true, doc, err);
+    const char *name = m.name;
+    while (name[0] == '.' && name[1] == '/')
+        name += 2;
+    if ((r = cart_buf_add(&d->shown_doc, "/", 1, err)) < 0 ||
+        (r = add_escaped(&d->shown_doc, name, strlen(name), err)) < 0)
+        return r;
+    const char *path = d->shown_doc.data;
+    if (m.skip != CART_DOCS_REASONS)
+        note(d, m.skip, path,
+             m.skip == CART_DOCS_ENCRYPTED ? "encrypted: unpack it first" : "no regular member");
+    else if (has_hidden_part(name))
+        note(d, CART_DOCS_HIDDEN, path, "hidden");
+    else
+        return take(d, cart_archive_source(d->archive), path, true, doc, err);
+    return 0;
+}
+
+static int open_file(struct cart_docs *d, int fd, const char *path, struct cart_doc *doc,
+                     struct cart_err *err)
+{
+    int r;
+
+    d->fd = fd;
+    if ((r = set_escaped(&d->shown, path, err)) < 0 ||
+        (r = set_escaped(&d->shown_doc, path, err)) < 0)
+        return r;
+    cart_source_init_fd(&d->file, fd, fd == STDIN_FILENO ? "standard input" : d->shown.data);
+    return take(d, &d->file, d->shown.data, false, doc, err);
+}
+
+/* --- inputs and directories --------------------------------------------------------------------
+ */
+
+/* Bytewise order of whole paths: a directory's name counts with the slash that follows it. */
+static int compare_entries(const void *a, const void *b)
+{
+    const struct entry *x = a, *y = b;
+    size_t i = 0;
+
+    while (x->name[i] && x->name[i] == y->name[i])
+        i++;
+    int cx = x->name[i] ? (unsigned char)x->name[i] : x->directory ? '/' : 0;
+    int cy = y->name[i] ? (unsigned char)y->name[i] : y->directory ? '/' : 0;
+    return (cx > cy) - (cx < cy);
+}
+
+static void listing_release(struct listing *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        free(l->entries[i].name);
+    free(l->entries);
+    free(l->path);
+}
+
+static int note_path(struct cart_docs *d, enum cart_docs_reason reason, const char *path,
+                     const char *detail, struct cart_err *err)
+{
+    int r = set_escaped(&d->shown_doc, path, err);
+
+    if (r == 0)
+        note(d, reason, d->shown_doc.data, detail);
+    return r;
+}
+
+static char *join(const char *dir, const char *name)
+{
+    size_t n = strlen(dir), m = strlen(name);
+    bool slash = n > 0 && dir[n - 1] == '/';
+    char *path = malloc(n + 1 + m + 1);
+
+    if (path) {
+        memcpy(path, dir, n);
+        memcpy(path + n, "/", 1);
+        memcpy(path + n + !slash, name, m + 1);
+    }
+    return path;
+}
+
+static int list_name(struct listing *l, DIR *dir, const char *name, struct cart_err *err)
+{
+    struct stat st;
+    void *entries = l->entries;
+    int r;
+
+    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+        return 0;
+    if ((r = cart_array_reserve(&entries, &l->cap, l->n + 1, sizeof *l->entries, err)) < 0)
+        return r;
+    l->entries = entries;
+    struct entry e = {strdup(name), false};
+    if (!e.name)
+        return cart_err_memory(err, l->path, strlen(name));
+    e.directory = fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+    l->entries[l->n++] = e;
+    return 0;
+}
+
+/* Pushes the sorted listing of a directory. */
+static int open_directory(struct cart_docs *d, const char *path, struct cart_err *err)
+{
+    struct listing l = {.path = strdup(path)};
+    DIR *dir = l.path ? opendir(path) : NULL;
+    void *stack = d->stack;
+    int r = !l.path ? cart_err_memory(err, path, 0) : dir ? 0 : cart_err_sys(err, "%s", path);
+
+    while (r == 0) {
+        errno = 0;
+        const struct dirent *e = readdir(dir);
+        if (!e) {
+            if (errno != 0)
+                r = cart_err_sys(err, "%s: reading the directory", path);
+            break;
+        }
+        r = list_name(&l, dir, e->d_name, err);
+    }
+    if (dir)
+        closedir(dir);
+    if (r == 0 &&
+        (r = cart_array_reserve(&stack, &d->stack_cap, d->depth + 1, sizeof *d->stack, err)) == 0) {
+        d->stack = stack;
+        if (l.n > 0)
+            qsort(l.entries, l.n, sizeof *l.entries, compare_entries);
+        d->stack[d->depth++] = l;
+        return 0;
+    }
+    listing_release(&l);
+    return r;
+}
+
+/* Opens what was named (links are followed, a pipe is read) or found in a directory (neither). */
+static int visit(struct cart_docs *d, const char *path, bool named, struct cart_doc *doc,
+                 struct cart_err *err)
+{
+    struct stat st;
+
+    if ((named ? stat(path, &st) : lstat(path, &st)) < 0)
+        return !named && errno == ENOENT ? 0 : cart_err_sys(err, "%s", path);
+    if (S_ISDIR(st.st_mode))
+        return open_directory(d, path, err);
+    if (S_ISLNK(st.st_mode))
+        return note_path(d, CART_DOCS_LINK, path, "a symbolic link inside a directory", err);
+    bool fifo = named && S_ISFIFO(st.st_mode);
+    if (!S_ISREG(st.st_mode) && !fifo)
+        return note_path(d, CART_DOCS_SPECIAL, path, "no regular file", err);
+    /* What lstat saw may have been replaced: neither follow a link nor wait for a pipe's writer. */
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | (named ? 0 : O_NOFOLLOW) |
+                            (fifo ? 0 : O_NONBLOCK));
+    if (fd < 0)
+        return cart_err_sys(err, "%s", path);
+    if (!fifo && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))) {
+        close(fd);
+        return note_path(d, CART_DOCS_SPECIAL, path, "no regular file", err);
+    }
+    return open_file(d, fd, path, doc, err);
+}
+
+static int visit_next(struct cart_docs *d, struct cart_doc *doc, struct cart_err *err)
+{
+    if (d->depth == 0) {
+        const char *input = d->inputs[d->next_input++];
+        return strcmp(input, "-") == 0 ? open_file(d, STDIN_FILENO, input, doc, err)
+                                       : visit(d, input, true, doc, err);
+    }
+    struct listing *top = &d->stack[d->depth - 1];
+    if (top->next == top->n) {
+        listing_release(top);
+        d->depth--;
+        return 0;
+    }
+    const char *name = top->entries[top->next++].name;
+    char *path = join(top->path, name);
+    if (!path)
+        return cart_err_memory(err, top->path, 0);
+    int r = is_hidden(name, strlen(name)) ? note_path(d, CART_DOCS_HIDDEN, path, "hidden", err)
+                                          : visit(d, path, false, doc, err);
+    free(path);
+    return r;
+}
+
+/* --- the interface -----------------------------------------------------------------------------
+ */
+
+int cart_docs_open(struct cart_docs **out, const char *const *inputs, size_t n,
+                   const struct cart_docs_options *options, struct cart_err *err)
+{
+    struct cart_docs *d = calloc(1, sizeof *d);
+
+    if (!d)
+        return cart_err_memory(err, "documents", sizeof *d);
+    d->inputs = inputs;
+    d->n_inputs = n;
+    d->o = *options;
+    if (d->o.max_document == 0)
+        d->o.max_document = CART_DOCS_MAX_DOCUMENT;
+    d->fd = -1;
+    *out = d;
+    return 0;
+}
+
+int cart_docs_next(struct cart_docs *d, struct cart_doc *doc, struct cart_err *err)
+{
+    for (;;) {
+        int r;
+        if (d->lines.from) {
+            r = next_line(d, doc, err);
+            if (r == 0)
+                cart_lines_end(&d->lines);
+        } else if (d->archive) {
+            r = next_member(d, doc, err);
+        } else {
+            close_file(d);
+            if (d->depth == 0 && d->next_input == d->n_inputs)
+                return 0;
+            r = visit_next(d, doc, err);
+        }
+        if (r != 0)
+            return r;
+    }
+}
+
+const struct cart_docs_stats *cart_docs_stats(const struct cart_docs *d)
+{
+    return &d->stats;
+}
+
+void cart_docs_close(struct cart_docs *d)
+{
+    if (!d)
+        return;
+    close_file(d);
+    while (d->depth > 0)
+        listing_release(&d->stack[--d->depth]);
+    free(d->stack);
+    cart_source_release(&d->file);
+    cart_lines_release(&d->lines);
+    cart_buf_release(&d->shown);
+    cart_buf_release(&d->shown_doc);
+    cart_buf_release(&d->raw);
+    cart_buf_release(&d->replaced);
+    free(d->digests);
+    free(d);
+}
