@@ -44,3 +44,16 @@ bool cart_frame_decode(struct cart_frame *f, const unsigned char in[CART_FRAME_S
     f->crc = get_u32(in + 24);
     return get_u32(in + 28) == cart_crc32(in, 28);
 }
+
+bool cart_frame_type_ok(const char *type)
+{
+    bool space = false;
+
+    for (int i = 0; i < 4; i++) {
+        bool letter = (type[i] >= 'A' && type[i] <= 'Z') || (type[i] >= '0' && type[i] <= '9');
+        if (!(letter && !space) && !(type[i] == ' ' && i > 0))
+            return false;
+        space = !letter;
+    }
+    return true;
+}

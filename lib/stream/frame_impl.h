@@ -28,6 +28,12 @@ void cart_frame_encode(unsigned char out[CART_FRAME_SIZE], const struct cart_fra
 /* false: the bytes were damaged (checksum). */
 bool cart_frame_decode(struct cart_frame *f, const unsigned char in[CART_FRAME_SIZE]);
 
+/* Four capital letters or digits, of which the last ones may be spaces: what a record type is. */
+bool cart_frame_type_ok(const char *type);
+
+/* What END would state now. */
+void cart_stream_written(const struct cart_stream_writer *w, uint64_t *records, uint64_t *bytes, unsigned char digest[16]);
+
 /* The record's description in kind, or NULL. */
 const struct cart_kind_record *cart_kind_record(const struct cart_kind *kind, const char *type);
 
@@ -52,6 +58,10 @@ struct cart_stream_reader {
     struct cart_buf stored, raw;
     void *zstd;
 };
+
+/* cart_kinds_from_json of a parsed line, which loses its members on the way. */
+int cart_kinds_from_object(const struct cart_kind *kind, json_t *line, const char *what, struct cart_buf *payload, char type[5],
+                           struct cart_err *err) CART_MUST_USE;
 
 /* Opens at the descriptor's place (borrowed); kind as for cart_stream_open. */
 int cart_stream_open_fd(struct cart_stream_reader **out, int fd, const char *name, const char *kind, struct cart_err *err) CART_MUST_USE;

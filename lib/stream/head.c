@@ -49,6 +49,8 @@ int cart_head_build(struct cart_buf *b, const json_t *given, size_t *limit,
             err->code = CART_EUSAGE;
         return CART_EUSAGE;
     }
+    if (json_object_get(given, "record") != NULL)
+        return cart_err_set(err, CART_EUSAGE, "HEAD: a field may not be called record");
     if ((*kind = cart_kind_find(name)) == NULL)
         return cart_err_set(err, CART_EUSAGE, "HEAD: kind: unknown kind %s", name);
     if ((head = json_copy((json_t *)(uintptr_t)given)) == NULL)

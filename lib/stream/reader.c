@@ -65,10 +65,8 @@ static int read_frame(struct cart_stream_reader *r, struct cart_frame *f, struct
         return got;
     if (!cart_frame_decode(f, head))
         return damage(r, "its head", err);
-    for (int i = 0; i < 4; i++)
-        if (!(f->type[i] >= 'A' && f->type[i] <= 'Z') && !(f->type[i] >= '0' && f->type[i] <= '9') &&
-            !(i > 0 && f->type[i] == ' '))
-            return malformed(r, f, "a type is capital letters, digits and final spaces", err);
+    if (!cart_frame_type_ok(f->type))
+        return malformed(r, f, "a type is capital letters, digits and final spaces", err);
     if (f->flags & ~(unsigned)CART_FRAME_FLAGS)
         return malformed(r, f, "reserved bits are set", err);
     return 0;
@@ -202,6 +200,8 @@ static int check_head(struct cart_stream_reader *r, const char *kind, struct car
         (e = cart_json_u64(limits, "record", CART_STREAM_MAX_RECORD, &record, what, err)) < 0)
         return e;
     r->limit = (size_t)record;
+    if (json_object_get(r->head, "record") != NULL)
+        return cart_err_set(err, CART_EFORMAT, "%s: a field may not be called record", what);
     if ((r->kind = cart_kind_find(name)) == NULL)
         return cart_err_set(err, CART_EFORMAT, "%s: HEAD: kind: unknown kind %s", r->name,
                             cart_err_escape(shown, sizeof shown, name, strlen(name)));

@@ -92,38 +92,47 @@ static int find_record(const struct cart_kind *kind, const json_t *line,
                         kind->name, cart_err_escape(shown, sizeof shown, name, strlen(name)));
 }
 
-int cart_kinds_from_json(const struct cart_kind *kind, const char *line, size_t n, const char *what,
-                         struct cart_buf *payload, char type[5], struct cart_err *err)
+int cart_kinds_from_object(const struct cart_kind *kind, json_t *line, const char *what,
+                           struct cart_buf *payload, char type[5], struct cart_err *err)
 {
-    const struct cart_kind_record *desc;
+    const struct cart_kind_record *desc = NULL;
     struct cart_buf values[MAX_TENSORS] = {CART_BUF_INIT};
     const void *data[MAX_TENSORS];
     size_t counts[MAX_TENSORS];
-    json_t *fields;
     int r;
 
-    if ((r = cart_json_parse(&fields, line, n, what, err)) < 0)
+    if ((r = find_record(kind, line, &desc, what, err)) < 0)
         return r;
-    if ((r = find_record(kind, fields, &desc, what, err)) < 0)
-        goto out;
-    json_object_del(fields, "record");
+    json_object_del(line, "record");
     for (size_t i = 0; i < desc->n_tensors; i++) {
         const struct cart_kind_tensor *d = &desc->tensors[i];
         struct cart_st_tensor t = {.name = d->name, .dtype = d->dtype, .rank = d->rank,
                                    .shape = {0, d->inner}};
         json_t *v;
-        if ((r = cart_json_array(fields, d->name, &v, what, err)) < 0 ||
+        if ((r = cart_json_array(line, d->name, &v, what, err)) < 0 ||
             (r = cart_values_parse(&t, true, v, &values[i], what, err)) < 0)
             goto out;
         data[i] = values[i].data;
         counts[i] = t.shape[0];
-        json_object_del(fields, d->name);
+        json_object_del(line, d->name);
     }
-    if ((r = cart_payload_build(payload, desc, fields, data, counts, err)) == 0)
+    if ((r = cart_payload_build(payload, desc, line, data, counts, err)) == 0)
         memcpy(type, desc->type, 5);
 out:
     for (size_t i = 0; i < MAX_TENSORS; i++)
         cart_buf_release(&values[i]);
-    json_decref(fields);
+    return r;
+}
+
+int cart_kinds_from_json(const struct cart_kind *kind, const char *line, size_t n, const char *what,
+                         struct cart_buf *payload, char type[5], struct cart_err *err)
+{
+    json_t *v;
+    int r;
+
+    if ((r = cart_json_parse(&v, line, n, what, err)) < 0)
+        return r;
+    r = cart_kinds_from_object(kind, v, what, payload, type, err);
+    json_decref(v);
     return r;
 }

@@ -97,9 +97,6 @@ static void print_real(char out[TEXT], enum cart_st_dtype d, uint64_t bits)
         if (wide ? back == x : (double)(float)back == x)
             break;
     }
-    /* JSON readers take a bare row of digits for a whole number, which may not hold it. */
-    if (strpbrk(out, ".e") == NULL && strlen(out) > 15)
-        strcat(out, ".0");
 }
 
 static void print_value(char out[TEXT], enum cart_st_dtype d, const unsigned char *p)
@@ -299,33 +296,32 @@ int cart_values_parse(struct cart_st_tensor *t, bool free_first, const json_t *v
     return 0;
 }
 
+static bool less(enum cart_st_dtype d, uint64_t a, uint64_t b)
+{
+    if (is_real(d))
+        return real_of_bits(d, a) < real_of_bits(d, b);
+    return d == CART_ST_U64 ? a < b : whole_of_bits(d, a) < whole_of_bits(d, b);
+}
+
 int cart_values_range(const struct cart_st_tensor *t, json_t **least, json_t **greatest,
                       bool *finite, struct cart_err *err)
 {
     const size_t size = cart_st_dtype_size(t->dtype);
     const unsigned char *p = t->data, *low = NULL, *high = NULL;
-    double dlow = 0, dhigh = 0;
     char text[2][TEXT] = {"null", "null"};
     int r;
 
     *finite = true;
     for (size_t at = 0; at < t->bytes; at += size) {
         uint64_t bits = load_bits(t->dtype, p + at);
-        double x = is_real(t->dtype)         ? real_of_bits(t->dtype, bits)
-                   : t->dtype == CART_ST_U64 ? (double)bits
-                                             : (double)whole_of_bits(t->dtype, bits);
-        if (!isfinite(x)) {
+        if (is_real(t->dtype) && !isfinite(real_of_bits(t->dtype, bits))) {
             *finite = false;
             continue;
         }
-        if (low == NULL || x < dlow) {
+        if (low == NULL || less(t->dtype, bits, load_bits(t->dtype, low)))
             low = p + at;
-            dlow = x;
-        }
-        if (high == NULL || x > dhigh) {
+        if (high == NULL || less(t->dtype, load_bits(t->dtype, high), bits))
             high = p + at;
-            dhigh = x;
-        }
     }
     if (low != NULL) {
         print_value(text[0], t->dtype, low);

@@ -156,14 +156,23 @@ int cart_stream_write(struct cart_stream_writer *w, const char type[4], const vo
     return cart_stream_write_record(w, &rec, err);
 }
 
+void cart_stream_written(const struct cart_stream_writer *w, uint64_t *records, uint64_t *bytes,
+                         unsigned char digest[16])
+{
+    *records = w->records;
+    *bytes = w->bytes;
+    cart_hash_final(w->hash, digest);
+}
+
 int cart_stream_finish(struct cart_stream_writer *w, struct cart_err *err)
 {
     unsigned char end[CART_STREAM_END_SIZE];
+    uint64_t records, bytes;
     int r;
 
-    cart_put_u64(end, w->records);
-    cart_put_u64(end + 8, w->bytes);
-    cart_hash_final(w->hash, end + 16);
+    cart_stream_written(w, &records, &bytes, end + 16);
+    cart_put_u64(end, records);
+    cart_put_u64(end + 8, bytes);
     r = write_record(w, "END ", 0, end, sizeof end, false, err);
     cart_stream_abandon(w);
     return r;

@@ -1,0 +1,260 @@
+#include "stream/consistency.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct cart_consistency {
+    const struct cart_kind *kind;
+    uint64_t records;
+    size_t *doc_tokens; /* [n_docs] */
+    size_t n_docs, docs_cap;
+    uint64_t total;  /* tokens of all documents */
+    uint64_t next_n; /* one more than the last conversation's n */
+    bool conversations, training;
+};
+
+/* A log-probability is at most 0, but for the rounding of its sum. */
+#define LOGPROB_SLACK 1e-3f
+
+static int broken(const struct cart_consistency *c, const struct cart_payload *p, const char *what,
+                  struct cart_err *err, const char *fmt, ...) CART_PRINTF(5, 6);
+
+static int broken(const struct cart_consistency *c, const struct cart_payload *p, const char *what,
+                  struct cart_err *err, const char *fmt, ...)
+{
+    char why[200];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(why, sizeof why, fmt, ap);
+    va_end(ap);
+    return cart_err_set(err, CART_EFORMAT, "%s: record %llu (%s): %s", what,
+                        (unsigned long long)c->records, p->desc->type, why);
+}
+
+static int32_t i32_at(const struct cart_st_tensor *t, size_t i)
+{
+    int32_t v;
+
+    memcpy(&v, (const unsigned char *)t->data + 4 * i, sizeof v);
+    return v;
+}
+
+static float f32_at(const struct cart_st_tensor *t, size_t i)
+{
+    float v;
+
+    memcpy(&v, (const unsigned char *)t->data + 4 * i, sizeof v);
+    return v;
+}
+
+static int check_ids(const struct cart_consistency *c, const struct cart_payload *p,
+                     const char *tensor, const char *what, struct cart_err *err)
+{
+    const struct cart_st_tensor *t = cart_st_find(&p->st, tensor);
+
+    for (size_t i = 0; i < t->shape[0]; i++)
+        if (i32_at(t, i) < 0)
+            return broken(c, p, what, err, "%s: value %zu is negative", tensor, i);
+    return 0;
+}
+
+static int add_doc(struct cart_consistency *c, const struct cart_payload *p, const char *what,
+                   struct cart_err *err)
+{
+    const struct cart_st_tensor *t = cart_st_find(&p->st, "tokens");
+    const char *sha = NULL;
+    uint64_t doc;
+    int r;
+
+    if (c->conversations)
+        return broken(c, p, what, err, "documents come before all other records");
+    if ((r = cart_json_u64(p->fields, "doc", UINT32_MAX, &doc, what, err)) < 0 ||
+        (r = cart_json_string_opt(p->fields, "sha256", &sha, what, err)) < 0 ||
+        (r = check_ids(c, p, "tokens", what, err)) < 0)
+        return r;
+    if (doc != c->n_docs)
+        return broken(c, p, what, err, "doc: expected %zu, found %llu", c->n_docs,
+                      (unsigned long long)doc);
+    if (sha != NULL && (strlen(sha) != 64 || strspn(sha, "0123456789abcdef") != 64))
+        return broken(c, p, what, err, "sha256: expected 64 hex digits");
+    r = cart_array_reserve((void **)&c->doc_tokens, &c->docs_cap, c->n_docs + 1,
+                           sizeof *c->doc_tokens, err);
+    if (r < 0)
+        return r;
+    c->doc_tokens[c->n_docs++] = t->shape[0];
+    c->total += t->shape[0];
+    return 0;
+}
+
+/* fields[key] as a half-open span inside limit; absent or null is fine. */
+static int check_span(const struct cart_consistency *c, const struct cart_payload *p,
+                      const char *key, uint64_t limit, const char *what, struct cart_err *err)
+{
+    json_t *v = json_object_get(p->fields, key);
+    json_t *first = json_array_get(v, 0), *end = json_array_get(v, 1);
+
+    if (v == NULL || json_is_null(v))
+        return 0;
+    if (json_array_size(v) != 2 || !json_is_integer(first) || !json_is_integer(end) ||
+        json_integer_value(first) < 0 || json_integer_value(first) > json_integer_value(end) ||
+        (uint64_t)json_integer_value(end) > limit)
+        return broken(c, p, what, err, "%s: expected [first, end) within %llu tokens", key,
+                      (unsigned long long)limit);
+    return 0;
+}
+
+static int check_place(const struct cart_consistency *c, const struct cart_payload *p,
+                       const char *what, struct cart_err *err)
+{
+    const char *context = NULL;
+    uint64_t doc = UINT64_MAX;
+    int r;
+
+    if ((r = cart_json_u64_opt(p->fields, "doc", UINT32_MAX, &doc, what, err)) < 0 ||
+        (r = cart_json_string_opt(p->fields, "context", &context, what, err)) < 0)
+        return r;
+    if (doc != UINT64_MAX && doc >= c->n_docs)
+        return broken(c, p, what, err, "doc: expected one of %zu documents, found %llu", c->n_docs,
+                      (unsigned long long)doc);
+    uint64_t inside = doc == UINT64_MAX ? c->total : c->doc_tokens[doc];
+    if ((r = check_span(c, p, "chunk", inside, what, err)) < 0)
+        return r;
+    if (context != NULL && strcmp(context, "corpus") == 0)
+        inside = c->total;
+    return check_span(c, p, "context_span", inside, what, err);
+}
+
+static int check_order(struct cart_consistency *c, const struct cart_payload *p, const char *what,
+                       struct cart_err *err)
+{
+    const char *split;
+    uint64_t n;
+    int r;
+
+    if ((r = cart_json_u64(p->fields, "n", INT64_MAX - 1, &n, what, err)) < 0 ||
+        (r = cart_json_string(p->fields, "split", &split, what, err)) < 0)
+        return r;
+    if (c->conversations && n < c->next_n)
+        return broken(c, p, what, err, "n: expected at least %llu, found %llu",
+                      (unsigned long long)c->next_n, (unsigned long long)n);
+    if (strcmp(split, "train") == 0)
+        c->training = true;
+    else if (strcmp(split, "held-out") != 0)
+        return broken(c, p, what, err, "split: expected train or held-out");
+    else if (c->training)
+        return broken(c, p, what, err, "split: held-out conversations come before the others");
+    c->conversations = true;
+    c->next_n = n + 1;
+    return 0;
+}
+
+static int check_supervised(const struct cart_consistency *c, const struct cart_payload *p,
+                            const char *what, struct cart_err *err)
+{
+    const struct cart_st_tensor *t = cart_st_find(&p->st, "supervised");
+    size_t T = cart_st_find(&p->st, "ids")->shape[0];
+    int64_t at = 0;
+
+    for (size_t i = 0; i < t->shape[0]; i++) {
+        int64_t first = i32_at(t, 2 * i), end = i32_at(t, 2 * i + 1);
+        if (first < at || first >= end || (uint64_t)end > T)
+            return broken(c, p, what, err,
+                          "supervised: range %zu: expected rising ranges within %zu ids", i, T);
+        at = end;
+    }
+    return 0;
+}
+
+/* rows lists exactly the supervised positions. */
+static int check_rows(const struct cart_consistency *c, const struct cart_payload *p,
+                      const char *what, struct cart_err *err)
+{
+    const struct cart_st_tensor *s = cart_st_find(&p->st, "supervised");
+    const struct cart_st_tensor *rows = cart_st_find(&p->st, "rows");
+    size_t k = 0;
+
+    for (size_t i = 0; i < s->shape[0]; i++)
+        for (int32_t at = i32_at(s, 2 * i); at < i32_at(s, 2 * i + 1); at++, k++)
+            if (k >= rows->shape[0] || i32_at(rows, k) != at)
+                return broken(c, p, what, err, "rows: value %zu: expected position %d", k, at);
+    if (k != rows->shape[0])
+        return broken(c, p, what, err, "rows: expected the %zu supervised positions, found %zu", k,
+                      rows->shape[0]);
+    return 0;
+}
+
+static int check_entries(const struct cart_consistency *c, const struct cart_payload *p,
+                         const char *what, struct cart_err *err)
+{
+    const struct cart_st_tensor *offsets = cart_st_find(&p->st, "offsets");
+    const struct cart_st_tensor *logprobs = cart_st_find(&p->st, "logprobs");
+    size_t R = cart_st_find(&p->st, "rows")->shape[0], E = logprobs->shape[0];
+
+    if (offsets->shape[0] != R + 1 || cart_st_find(&p->st, "entropy")->shape[0] != R ||
+        cart_st_find(&p->st, "target_ids")->shape[0] != E)
+        return broken(c, p, what, err, "the lengths of its target tensors disagree");
+    if (i32_at(offsets, 0) != 0 || i32_at(offsets, R) < 0 || (size_t)i32_at(offsets, R) != E)
+        return broken(c, p, what, err, "offsets: expected 0 first and %zu last", E);
+    for (size_t i = 0; i < R; i++) {
+        int32_t first = i32_at(offsets, i), end = i32_at(offsets, i + 1);
+        if (first > end || (size_t)end > E)
+            return broken(c, p, what, err, "offsets: value %zu: expected rising ones", i + 1);
+        for (int32_t e = first; e < end; e++)
+            if (f32_at(logprobs, (size_t)e) > LOGPROB_SLACK ||
+                (e > first && f32_at(logprobs, (size_t)e) > f32_at(logprobs, (size_t)e - 1)))
+                return broken(c, p, what, err,
+                              "logprobs: value %d: expected falling ones of at most 0 in a row", e);
+    }
+    return 0;
+}
+
+static int add_conversation(struct cart_consistency *c, const struct cart_payload *p,
+                            const char *what, struct cart_err *err)
+{
+    int r;
+
+    if ((r = check_order(c, p, what, err)) < 0 || (r = check_place(c, p, what, err)) < 0 ||
+        (r = check_ids(c, p, "ids", what, err)) < 0 ||
+        (r = check_supervised(c, p, what, err)) < 0)
+        return r;
+    if (strcmp(p->desc->type, "TARG") != 0)
+        return 0;
+    if ((r = check_ids(c, p, "target_ids", what, err)) < 0 ||
+        (r = check_rows(c, p, what, err)) < 0)
+        return r;
+    return check_entries(c, p, what, err);
+}
+
+int cart_consistency_new(struct cart_consistency **out, const struct cart_kind *kind,
+                         struct cart_err *err)
+{
+    struct cart_consistency *c = calloc(1, sizeof *c);
+
+    if (c == NULL)
+        return cart_err_memory(err, "the checker", sizeof *c);
+    c->kind = kind;
+    *out = c;
+    return 0;
+}
+
+int cart_consistency_add(struct cart_consistency *c, const struct cart_payload *p, const char *what,
+                         struct cart_err *err)
+{
+    int r = 0;
+
+    if (strcmp(p->desc->type, "DOC ") == 0)
+        r = add_doc(c, p, what, err);
+    else if (strcmp(p->desc->type, "CONV") == 0 || strcmp(p->desc->type, "TARG") == 0)
+        r = add_conversation(c, p, what, err);
+    c->records++;
+    return r;
+}
+
+void cart_consistency_free(struct cart_consistency *c)
+{
+    if (c == NULL)
+        return;
+    free(c->doc_tokens);
+    free(c);
+}
