@@ -83,10 +83,10 @@ uint32_t cart_chat_end_of_turn(const struct cart_chat *c); /* what a finished an
 bool cart_chat_is_stop(const struct cart_chat *c,
                        uint32_t id); /* end of turn, or any of cart_tokenizer_is_eog */
 
-/* Removes reasoning from an answer, in place: all up to and including each closing marker token, an
- * opening marker that is never closed and all after it, and the newlines that follow. By ids, so
- * text that merely spells a marker stays. Returns the new length; n itself for a profile or
- * vocabulary without markers. */
+/* Removes reasoning from an answer, in place: from an opening marker up to its closing one, or to
+ * the end if it is never closed; up to a closing marker that nothing opened (the prompt did); and
+ * the newlines after a closing one. Markers are the tokens "<think>" and "</think>", so text that
+ * merely spells them stays. Returns the new length; n where the vocabulary has no such tokens. */
 size_t cart_chat_strip_thinking(const struct cart_chat *c, uint32_t *ids, size_t n);
 
 /* A JSON array of {"role", "content", "reasoning_content"?, "tool_calls"?} as messages that borrow

@@ -53,8 +53,8 @@ static size_t bound(const struct cart_tokenizer *t, size_t lo, size_t hi, size_t
     return lo;
 }
 
-uint32_t cart_special_match(const struct cart_tokenizer *t, const char *p, const char *end,
-                            size_t *len)
+static uint32_t special_match(const struct cart_tokenizer *t, const char *p, const char *end,
+                              size_t *len)
 {
     unsigned char first = (unsigned char)*p;
     size_t lo = t->special_first[first];
@@ -75,15 +75,14 @@ uint32_t cart_special_match(const struct cart_tokenizer *t, const char *p, const
     return best;
 }
 
-/* The next special token in [p, end), leftmost, longest: its place, or end. */
-static const char *find_special(const struct cart_tokenizer *t, const char *p, const char *end,
-                                uint32_t *id, size_t *len)
+const char *cart_special_find(const struct cart_tokenizer *t, const char *p, const char *end,
+                              uint32_t *id, size_t *len)
 {
     for (; p < end; p++) {
         unsigned char b = (unsigned char)*p;
         if (t->special_first[b] == t->special_first[b + 1])
             continue;
-        *id = cart_special_match(t, p, end, len);
+        *id = special_match(t, p, end, len);
         if (*id != CART_TOKEN_NONE)
             return p;
     }
@@ -127,7 +126,7 @@ static void count_lookalikes(const struct cart_tokenizer *t, const char *text, s
     const char *end = text + n;
     uint32_t id;
     size_t len = 0;
-    for (const char *p = text; (p = find_special(t, p, end, &id, &len)) < end; p += len)
+    for (const char *p = text; (p = cart_special_find(t, p, end, &id, &len)) < end; p += len)
         stats->lookalikes++;
 }
 
@@ -146,7 +145,7 @@ int cart_tokenizer_encode(const struct cart_tokenizer *t, const char *text, size
         for (const char *p = text; r == 0 && p < end;) {
             uint32_t id;
             size_t len = 0;
-            const char *q = find_special(t, p, end, &id, &len);
+            const char *q = cart_special_find(t, p, end, &id, &len);
             r = encode_text(t, p, (size_t)(q - p), out, &scratch, stats, err);
             if (r == 0 && q < end)
                 r = cart_ids_push(out, id, err);
