@@ -27,7 +27,7 @@ struct cart_teacher {
     void *ctx;
     struct cart_head *head;
     struct pupil pupils[CART_TEACHER_BATCH];
-    size_t n;
+    size_t n, rows; /* pupils, and rows of their distinct context turns */
     struct cart_ids context; /* scratch */
     float *hidden;           /* [rows, D] */
     size_t hidden_cap;       /* in rows */
@@ -228,15 +228,32 @@ int cart_teacher_flush(struct cart_teacher *t, struct cart_err *err)
         leave(t, &t->pupils[i]);
     for (size_t i = 0; i < t->n && r >= 0; i++)
         r = t->fn(t->ctx, &t->pupils[i].c, err);
-    t->n = 0;
+    t->n = t->rows = 0;
     return r < 0 ? r : 0;
+}
+
+/* Rows that c's context turn adds to those of the batch. */
+static size_t new_rows(const struct cart_teacher *t, const struct cart_conversation *c)
+{
+    for (size_t i = 0; i < t->n; i++) {
+        const struct cart_conversation *o = &t->pupils[i].c;
+        if (o->context == c->context && o->doc == c->doc && o->context_span.first == c->context_span.first &&
+            o->context_span.end == c->context_span.end)
+            return 0;
+    }
+    return c->context_span.end - c->context_span.first;
 }
 
 int cart_teacher_push(struct cart_teacher *t, struct cart_conversation *c, struct cart_err *err)
 {
-    struct cart_conversation empty = t->pupils[t->n].c;
+    size_t rows = new_rows(t, c);
+    int r;
 
+    if (t->n > 0 && rows > 0 && t->rows + rows > CART_TEACHER_ROWS && (r = cart_teacher_flush(t, err)) < 0)
+        return r;
+    struct cart_conversation empty = t->pupils[t->n].c;
     cart_conversation_reset(&empty);
+    t->rows += t->n == 0 ? c->context_span.end - c->context_span.first : rows;
     t->pupils[t->n++].c = *c;
     *c = empty;
     return t->n == CART_TEACHER_BATCH ? cart_teacher_flush(t, err) : 0;

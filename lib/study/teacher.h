@@ -10,6 +10,7 @@
 #include "study/context.h"
 
 #define CART_TEACHER_BATCH ((size_t)16) /* conversations in one forward */
+#define CART_TEACHER_ROWS ((size_t)8192) /* rows of different context turns held at once, unless one alone has more */
 
 struct cart_teacher_options {
     size_t top_k; /* 1 .. CART_TEACHER_MAX_K */

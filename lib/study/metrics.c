@@ -1,0 +1,127 @@
+#include "study/metrics.h"
+
+#include "base/io.h"
+#include "stream/kinds.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct cart_metrics {
+    char *path;           /* NULL: none */
+    struct cart_buf part; /* FILE.part */
+    struct cart_buf lines;
+    struct cart_stream_writer *w; /* NULL for JSON lines */
+    int fd;
+};
+
+static bool ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), k = strlen(end);
+    return n >= k && strcmp(s + n - k, end) == 0;
+}
+
+/* One line, with its newline, to the file. */
+static int emit(struct cart_metrics *m, const char *line, size_t n, struct cart_err *err)
+{
+    if (!m->path)
+        return 0;
+    if (!m->w)
+        return cart_io_write(m->fd, line, n, m->part.data, err);
+    struct cart_buf payload = CART_BUF_INIT;
+    json_t *fields = NULL;
+    const struct cart_kind *kind = cart_kind_find("metrics");
+    int r = cart_json_parse(&fields, line, n - 1, "metrics", err);
+    if (r == 0 &&
+        (r = cart_payload_build(&payload, &kind->records[0], fields, NULL, NULL, err)) == 0)
+        r = cart_stream_write(m->w, "METR", payload.data, payload.len, err);
+    json_decref(fields);
+    cart_buf_release(&payload);
+    return r;
+}
+
+/* Takes over the lines of an earlier run. */
+static int replay(struct cart_metrics *m, const char *lines, size_t n, struct cart_err *err)
+{
+    int r = cart_buf_add(&m->lines, lines, n, err);
+    for (size_t at = 0; at < n && r == 0;) {
+        const char *end = memchr(lines + at, '\n', n - at);
+        if (!end)
+            return cart_err_set(err, CART_EFORMAT,
+                                "metrics of the saved state: a line without end");
+        size_t length = (size_t)(end - (lines + at)) + 1;
+        r = emit(m, lines + at, length, err);
+        at += length;
+    }
+    return r;
+}
+
+int cart_metrics_open(struct cart_metrics **out, const char *path, const json_t *head,
+                      const char *lines, size_t n, struct cart_err *err)
+{
+    struct cart_metrics *m = calloc(1, sizeof *m);
+    if (!m)
+        return cart_err_memory(err, "metrics", sizeof *m);
+    m->fd = -1;
+    int r = 0;
+    if (path) {
+        m->path = strdup(path);
+        r = m->path ? cart_buf_addf(&m->part, err, "%s.part", path)
+                    : cart_err_memory(err, "path", strlen(path));
+        if (r == 0 &&
+            (m->fd = open(m->part.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0)
+            r = cart_err_sys(err, "%s", m->part.data);
+        if (r == 0 && !ends_with(path, ".jsonl"))
+            r = cart_stream_create(&m->w, m->fd, m->part.data, head, 0, err);
+    }
+    if (r == 0 && n > 0)
+        r = replay(m, lines, n, err);
+    if (r < 0) {
+        cart_metrics_close(m);
+        return r;
+    }
+    *out = m;
+    return 0;
+}
+
+int cart_metrics_add(struct cart_metrics *m, const json_t *fields, struct cart_err *err)
+{
+    size_t at = m->lines.len;
+    int r = cart_json_dump(fields, &m->lines, err);
+    if (r == 0)
+        r = cart_buf_add(&m->lines, "\n", 1, err);
+    return r < 0 ? r : emit(m, m->lines.data + at, m->lines.len - at, err);
+}
+
+const struct cart_buf *cart_metrics_lines(const struct cart_metrics *m)
+{
+    return &m->lines;
+}
+
+int cart_metrics_finish(struct cart_metrics *m, struct cart_err *err)
+{
+    int r = 0;
+    if (m->w) {
+        r = cart_stream_finish(m->w, err);
+        m->w = NULL;
+    }
+    if (m->path && r == 0)
+        r = cart_io_publish(m->part.data, m->path, err);
+    cart_metrics_close(m);
+    return r;
+}
+
+void cart_metrics_close(struct cart_metrics *m)
+{
+    if (!m)
+        return;
+    if (m->w)
+        cart_stream_abandon(m->w);
+    if (m->fd >= 0)
+        (void)close(m->fd);
+    free(m->path);
+    cart_buf_release(&m->part);
+    cart_buf_release(&m->lines);
+    free(m);
+}

@@ -1,0 +1,24 @@
+/* The numbers of a run as data: one METR record (or one JSON line, where the name ends in .jsonl)
+ * per optimizer step and evaluation. Written to FILE.part as they come, FILE appears at the end.
+ * The lines so far are kept, so that a run that goes on from a saved state writes the file of a run
+ * that never stopped. */
+#ifndef CART_STUDY_METRICS_H
+#define CART_STUDY_METRICS_H
+
+#include "stream/stream.h"
+
+struct cart_metrics;
+
+/* path NULL: nothing is written, lines are kept all the same. head: HEAD of the stream form
+ * (borrowed for the call). lines: JSON lines of an earlier run to begin with, or NULL. */
+int cart_metrics_open(struct cart_metrics **out, const char *path, const json_t *head,
+                      const char *lines, size_t n, struct cart_err *err) CART_MUST_USE;
+int cart_metrics_add(struct cart_metrics *m, const json_t *fields,
+                     struct cart_err *err) CART_MUST_USE;
+const struct cart_buf *cart_metrics_lines(const struct cart_metrics *m); /* borrowed */
+
+/* Publishes FILE and frees m, also on failure. */
+int cart_metrics_finish(struct cart_metrics *m, struct cart_err *err) CART_MUST_USE;
+void cart_metrics_close(struct cart_metrics *m); /* FILE.part stays */
+
+#endif

@@ -1,0 +1,154 @@
+#include "study/stage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Takes in one record of FILE.part: the documents must be this run's, the conversations must ascend. */
+static int replay(void *ctx, const struct cart_record *rec, struct cart_err *err)
+{
+    struct cart_stage *s = ctx;
+    int r;
+
+    if (strcmp(rec->type, "DOC ") == 0) {
+        if (s->docs >= s->corpus->n_docs || s->corpus->docs[s->docs].payload_size != rec->size ||
+            memcmp(s->corpus->docs[s->docs].payload, rec->payload, rec->size) != 0)
+            return cart_err_set(err, CART_EMATCH, "%s: it was begun with other documents: document %zu differs", s->part,
+                                s->docs);
+        s->docs++;
+        return 0;
+    }
+    if ((r = cart_conversation_parse(&s->scratch, rec, SIZE_MAX, s->corpus, s->part, err)) < 0)
+        return r;
+    if (s->scratch.n < s->next_n)
+        return cart_err_set(err, CART_EFORMAT, "%s: conversation %llu follows %llu", s->part,
+                            (unsigned long long)s->scratch.n, (unsigned long long)s->next_n - 1);
+    s->next_n = s->scratch.n + 1;
+    s->conversations++;
+    return 0;
+}
+
+/* CART_EAGAIN if another process has it. Closing any descriptor of a file ends a lock, so it is taken again after the
+ * stream was read through one of its own. */
+static int lock(int fd, const char *name, struct cart_err *err)
+{
+    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+
+    if (fcntl(fd, F_SETLK, &l) < 0 && (errno == EACCES || errno == EAGAIN))
+        return cart_err_set(err, CART_EAGAIN, "%s: another process is writing it", name);
+    return 0;
+}
+
+/* What is no regular file (a pipe, a device) is written directly: it has no FILE.part. */
+static bool is_direct(const char *path)
+{
+    struct stat st;
+
+    return path == NULL || strcmp(path, "-") == 0 || path[0] == '\0' || (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
+}
+
+static int open_part(struct cart_stage *s, const char *path, struct cart_err *err)
+{
+    size_t n = strlen(path);
+    int r;
+
+    s->path = malloc(n + 1);
+    s->part = malloc(n + sizeof ".part");
+    if (s->path == NULL || s->part == NULL)
+        return cart_err_memory(err, "a file name", n);
+    memcpy(s->path, path, n + 1);
+    memcpy(s->part, path, n);
+    memcpy(s->part + n, ".part", sizeof ".part");
+    s->fd = open(s->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (s->fd < 0)
+        return cart_err_sys(err, "%s", s->part);
+    if ((r = lock(s->fd, s->part, err)) < 0) {
+        /* The file is the other process's: it must not be removed on the way out. */
+        close(s->fd);
+        s->fd = -1;
+    }
+    return r;
+}
+
+int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, int level, bool resume,
+                    const struct cart_corpus *corpus, struct cart_err *err)
+{
+    int r;
+
+    memset(s, 0, sizeof *s);
+    s->fd = -1;
+    s->corpus = corpus;
+    cart_conversation_init(&s->scratch);
+    if (is_direct(path)) {
+        if ((r = cart_output_open(&s->out, path, false, err)) == 0)
+            r = cart_stream_create(&s->w, s->out.fd, path != NULL ? path : "standard output", head, level, err);
+    } else if ((r = open_part(s, path, err)) == 0) {
+        if (!resume && ftruncate(s->fd, 0) < 0)
+            r = cart_err_sys(err, "%s", s->part);
+        else
+            r = cart_stream_resume(&s->w, s->fd, s->part, head, level, replay, s, err);
+        if (r == 0)
+            r = lock(s->fd, s->part, err);
+    }
+    if (r == 0)
+        r = cart_corpus_write(corpus, s->docs, s->w, err);
+    if (r < 0)
+        cart_stage_abandon(s, resume);
+    return r;
+}
+
+int cart_stage_write(struct cart_stage *s, const struct cart_conversation *c, struct cart_err *err)
+{
+    int r;
+
+    cart_buf_reset(&s->payload);
+    if ((r = cart_conversation_build(&s->payload, c, c->has_targets, err)) < 0 ||
+        (r = cart_stream_write(s->w, c->has_targets ? "TARG" : "CONV", s->payload.data, s->payload.len, err)) < 0)
+        return r;
+    s->conversations++;
+    s->next_n = c->n + 1;
+    return 0;
+}
+
+static void release(struct cart_stage *s)
+{
+    if (s->fd >= 0)
+        close(s->fd);
+    free(s->path);
+    free(s->part);
+    cart_conversation_release(&s->scratch);
+    cart_buf_release(&s->payload);
+    memset(s, 0, sizeof *s);
+    s->fd = -1;
+}
+
+int cart_stage_commit(struct cart_stage *s, struct cart_err *err)
+{
+    int r = cart_stream_finish(s->w, err);
+
+    s->w = NULL;
+    if (s->path == NULL && r == 0)
+        r = cart_output_commit(&s->out, err);
+    else if (s->path == NULL)
+        cart_output_abandon(&s->out);
+    else if (r == 0)
+        r = cart_io_publish(s->part, s->path, err);
+    release(s);
+    return r;
+}
+
+void cart_stage_abandon(struct cart_stage *s, bool keep)
+{
+    if (s->w != NULL)
+        cart_stream_abandon(s->w);
+    if (s->path == NULL)
+        cart_output_abandon(&s->out);
+    else if (s->fd >= 0 && !(keep && s->conversations > 0))
+        unlink(s->part);
+    else if (s->fd >= 0)
+        fsync(s->fd);
+    release(s);
+}

@@ -1,0 +1,196 @@
+#include "study/train_state.h"
+
+#include "base/io.h"
+#include "stream/safetensors.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define STATE_VERSION "1"
+
+static struct cart_st_tensor tensor(const char *name, enum cart_st_dtype dtype, const void *data,
+                                    size_t n)
+{
+    struct cart_st_tensor t = {.name = name,
+                               .dtype = dtype,
+                               .rank = 1,
+                               .data = data,
+                               .bytes = n * cart_st_dtype_size(dtype)};
+    t.shape[0] = n;
+    return t;
+}
+
+static json_t *number(uint64_t v)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%llu", (unsigned long long)v);
+    return json_string(text);
+}
+
+static int metadata_of(json_t **out, const struct cart_train_state *s, const json_t *identity,
+                       struct cart_err *err)
+{
+    struct cart_buf text = CART_BUF_INIT;
+    int r = cart_json_dump(identity, &text, err);
+    if (r == 0) {
+        *out = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s%}", "cart.optimizer", STATE_VERSION,
+                         "cart.step", number(s->step), "cart.taken", number(s->mark.taken),
+                         "cart.read", number(s->mark.read), "cart.digest", s->mark.digest,
+                         "cart.identity", text.data, text.len);
+        if (!*out)
+            r = cart_err_memory(err, "state", text.len);
+    }
+    cart_buf_release(&text);
+    return r;
+}
+
+int cart_train_state_save(const char *path, const struct cart_trainable *t,
+                          const struct cart_train_state *state, const json_t *identity,
+                          struct cart_err *err)
+{
+    struct cart_output out;
+    json_t *metadata;
+    int r = metadata_of(&metadata, state, identity, err);
+    if (r < 0)
+        return r;
+    const struct cart_st_tensor tensors[] = {
+        tensor("metrics", CART_ST_U8, state->metrics.data, state->metrics.len),
+        tensor("moment1", CART_ST_F32, t->m, t->n),
+        tensor("moment2", CART_ST_F32, t->v, t->n),
+        tensor("rows", CART_ST_F32, t->x, t->n),
+        tensor("sink", CART_ST_F32, t->sink, t->n_sink),
+    };
+    if ((r = cart_output_open(&out, path, false, err)) == 0) {
+        if ((r = cart_st_write(out.fd, tensors, CART_COUNTOF(tensors), metadata, path, err)) < 0)
+            cart_output_abandon(&out);
+        else
+            r = cart_output_commit(&out, err);
+    }
+    json_decref(metadata);
+    return r;
+}
+
+/* Both sides of a key as text, for the message. */
+static int differs(const char *key, const json_t *now, const json_t *then, struct cart_err *err)
+{
+    struct cart_buf a = CART_BUF_INIT, b = CART_BUF_INIT;
+    int r = 0;
+    if ((now && (r = cart_json_dump(now, &a, err)) < 0) ||
+        (then && (r = cart_json_dump(then, &b, err)) < 0))
+        goto out;
+    r = cart_err_set(err, CART_EMATCH,
+                     "the saved state is of another run: %s: expected %.120s, found %.120s", key,
+                     then ? b.data : "none", now ? a.data : "none");
+out:
+    cart_buf_release(&a);
+    cart_buf_release(&b);
+    return r;
+}
+
+static int match_identity(const json_t *now, const json_t *then, struct cart_err *err)
+{
+    const char *key;
+    json_t *value;
+    void *at;
+    for (at = json_object_iter((json_t *)now); at; at = json_object_iter_next((json_t *)now, at)) {
+        key = json_object_iter_key(at);
+        value = json_object_iter_value(at);
+        const json_t *old = json_object_get(then, key);
+        if (json_is_object(value) && json_is_object(old)) {
+            int r = match_identity(value, old, err);
+            if (r < 0)
+                return r;
+        } else if (!json_equal(value, old)) {
+            return differs(key, value, old, err);
+        }
+    }
+    for (at = json_object_iter((json_t *)then); at;
+         at = json_object_iter_next((json_t *)then, at)) {
+        key = json_object_iter_key(at);
+        if (!json_object_get(now, key))
+            return differs(key, NULL, json_object_iter_value(at), err);
+    }
+    return 0;
+}
+
+static int get_number(const json_t *metadata, const char *key, uint64_t *out, struct cart_err *err)
+{
+    const char *s = json_string_value(json_object_get(metadata, key));
+    char *end = NULL;
+    if (s && *s >= '0' && *s <= '9')
+        *out = strtoull(s, &end, 10);
+    if (!end || *end != '\0')
+        return cart_err_set(err, CART_EFORMAT, "%s: expected a number", key);
+    return 0;
+}
+
+static int get_floats(const struct cart_st *st, const char *name, float *out, size_t n,
+                      const char *what, struct cart_err *err)
+{
+    const struct cart_st_tensor *t;
+    int r = cart_st_expect(st, name, CART_ST_F32, 1, &t, what, err);
+    if (r < 0)
+        return r;
+    if (t->shape[0] != n)
+        return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: expected %zu values, found %zu",
+                            what, name, n, t->shape[0]);
+    if (n > 0)
+        memcpy(out, t->data, n * sizeof *out);
+    return 0;
+}
+
+static int load_parsed(const struct cart_st *st, struct cart_trainable *t,
+                       struct cart_train_state *s, const json_t *identity, const char *what,
+                       struct cart_err *err)
+{
+    const char *version = json_string_value(json_object_get(st->metadata, "cart.optimizer"));
+    const char *then = json_string_value(json_object_get(st->metadata, "cart.identity"));
+    const char *digest = json_string_value(json_object_get(st->metadata, "cart.digest"));
+    const struct cart_st_tensor *lines;
+    json_t *old = NULL;
+    if (!version || !then || !digest || strlen(digest) != 32)
+        return cart_err_set(err, CART_EFORMAT, "%s: not the state of a training run", what);
+    if (strcmp(version, STATE_VERSION) != 0)
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: state version %.20s, this program reads " STATE_VERSION, what,
+                            version);
+    int r = cart_json_parse(&old, then, strlen(then), what, err);
+    if (r == 0 && (r = match_identity(identity, old, err)) < 0)
+        cart_err_wrap(err, r, "%s", what);
+    json_decref(old);
+    if (r < 0)
+        return r;
+    memcpy(s->mark.digest, digest, sizeof s->mark.digest);
+    if ((r = get_number(st->metadata, "cart.step", &s->step, err)) < 0 ||
+        (r = get_number(st->metadata, "cart.taken", &s->mark.taken, err)) < 0 ||
+        (r = get_number(st->metadata, "cart.read", &s->mark.read, err)) < 0 ||
+        (r = get_floats(st, "moment1", t->m, t->n, what, err)) < 0 ||
+        (r = get_floats(st, "moment2", t->v, t->n, what, err)) < 0 ||
+        (r = get_floats(st, "rows", t->x, t->n, what, err)) < 0 ||
+        (r = get_floats(st, "sink", t->sink, t->n_sink, what, err)) < 0 ||
+        (r = cart_st_expect(st, "metrics", CART_ST_U8, 1, &lines, what, err)) < 0)
+        return r;
+    return lines->bytes ? cart_buf_add(&s->metrics, lines->data, lines->bytes, err) : 0;
+}
+
+int cart_train_state_load(const char *path, struct cart_trainable *t,
+                          struct cart_train_state *state, const json_t *identity,
+                          struct cart_err *err)
+{
+    struct cart_map map = {NULL, 0};
+    struct cart_st st = {0};
+    if (access(path, F_OK) != 0)
+        return 0;
+    int r = cart_map_open(&map, path, err);
+    if (r < 0)
+        return r;
+    if ((r = cart_st_parse(&st, map.data, map.size, path, err)) == 0) {
+        *state = (struct cart_train_state){.metrics = CART_BUF_INIT};
+        r = load_parsed(&st, t, state, identity, path, err);
+        cart_st_release(&st);
+    }
+    cart_map_release(&map);
+    return r < 0 ? r : 1;
+}
