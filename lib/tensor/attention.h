@@ -5,16 +5,22 @@
  * Order of the sums (the contract; _ref is its definition):
  *   score  s[j] = scale * c, c = one fmaf chain over d ascending from +0;
  *   blocks of CART_ATTN_BLOCK keys by logical index (block b holds keys 64 b .. 64 b + 63, of which the visible ones
- *   count); per block: m_new = max(m, block max), alpha = exp(m - m_new), p[j] = exp(s[j] - m_new);
- *   block sum: 16 lanes by j mod 16 in ascending j, tree of halves; l = fmaf(l, alpha, sum);
+ *   count); per block: m_new = max(m, block max) + 0.0f (a NaN is no maximum), alpha = exp(m - m_new),
+ *   p[j] = exp(s[j] - m_new); block sum: 16 lanes by j mod 16 in ascending j, tree of halves; l = fmaf(l, alpha, sum);
  *   o[d] = o[d] * alpha, then one fmaf(p[j], v[j][d], o[d]) per visible key in ascending j;
- *   at the end out[d] = o[d] / l + 0.0f (which makes the sign of zero regular).
+ *   spans of CART_ATTN_SPAN keys: each starts anew from m = -inf, l = 0, o = 0, so that many threads can share one
+ *   long row. The first span with a visible key gives M, L, O; each later one is joined in ascending order:
+ *   M_new = max(M, m), a = exp(M - M_new), b = exp(m - M_new), L = fmaf(L, a, l * b), O[d] = fmaf(O[d], a, o[d] * b);
+ *   at the end out[d] = O[d] / L + 0.0f (which makes the sign of zero regular).
  * So a row's bits do not depend on how its keys are stored, how the prompt was cut, or what is computed beside it.
- *   backward: p[j] = exp(s[j] - m) / l with the saved m and l; delta = fmaf chain over d ascending of dout * out;
- *   dp[j] = fmaf chain over d ascending of dout * v[j]; ds[j] = p[j] * (dp[j] - delta) * scale (left to right);
+ *   backward: p[j] = exp(s[j] - M) * (1 / L) with the saved M and L; delta = sum of dout * out, 16 lanes by d mod 16
+ *   (DH filled up with zeros to a multiple of 16, one fmaf each, ascending), tree of halves;
+ *   dp[j] = fmaf chain over d ascending of dout * v[j]; ds[j] = (p[j] * (dp[j] - delta)) * scale;
  *   dq[d]: chain over visible j ascending of fmaf(ds[j], k[j][d], dq[d]);
  *   dk[j][d], dv[j][d]: chains over queries ascending, then head in group, of fmaf(ds, q[d], .) and fmaf(p, dout[d], .),
- *   each continuing from the value that the buffer held. */
+ *   each continuing from the value that the buffer held.
+ * Rows that a query does not see never touch its result, whatever they hold. A NaN or infinity in what it does see
+ * gives NaN (equal as NaN; its sign and payload are not part of the contract). */
 #ifndef CART_TENSOR_ATTENTION_H
 #define CART_TENSOR_ATTENTION_H
 
@@ -22,6 +28,8 @@
 #include "tensor/dtype.h"
 
 #define CART_ATTN_BLOCK 64
+#define CART_ATTN_SPAN 512
+#define CART_ATTN_HEAD_MAX 1024 /* widest head */
 
 /* rows of [HK, DH] each, stride values apart (>= HK * DH), in place; dtype F32, F16 or BF16. */
 struct cart_kv_segment {
@@ -31,7 +39,7 @@ struct cart_kv_segment {
 };
 
 struct cart_attn_dims {
-    size_t H, HK, DH; /* H a multiple of HK; query head h reads KV head h / (H / HK) */
+    size_t H, HK, DH; /* H a multiple of HK; query head h reads KV head h / (H / HK); DH <= CART_ATTN_HEAD_MAX */
     size_t window;    /* 0: none */
     float scale;
 };
@@ -40,7 +48,7 @@ struct cart_attn_dims {
 struct cart_attn_item {
     const float *q;   /* [T, H, DH], rows ldq floats apart */
     float *out;       /* [T, H, DH], rows ldo apart; may not overlap q */
-    float *stats;     /* [T, H, 2]: running maximum m and sum l, kept for the backward; may be NULL */
+    float *stats;     /* [T, H, 2]: M and L, kept for the backward; may be NULL */
     const struct cart_kv_segment *segs;
     size_t n_segs, T, pos0, ldq, ldo;
 };

@@ -2,13 +2,20 @@
 #include "tensor/dispatch.h"
 
 #include "base/cpu.h"
+#include "tensor/attention_kernels.h"
 #include "tensor/matmul_kernels.h"
+#include "tensor/ops_kernels.h"
+#include "tensor/vocab_kernels.h"
+
+#define SET(variant)                                                                                        \
+    {#variant, &cart_matmul_kernels_##variant, &cart_attention_kernels_##variant, &cart_ops_kernels_##variant, \
+     &cart_vocab_kernels_##variant}
 
 static const struct cart_tensor_kernels sets[CART_TENSOR_SETS] = {
-    {"generic", &cart_matmul_kernels_generic},
-    {"fma", &cart_matmul_kernels_fma},
-    {"avx2", &cart_matmul_kernels_avx2},
-    {"avx512", &cart_matmul_kernels_avx512},
+    SET(generic),
+    SET(fma),
+    SET(avx2),
+    SET(avx512),
 };
 
 const struct cart_tensor_kernels *cart_tensor_kernels(void)

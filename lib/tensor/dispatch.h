@@ -6,11 +6,17 @@
 
 #include "base/attr.h"
 
-struct cart_matmul_kernels; /* tensor/matmul_kernels.h */
+struct cart_matmul_kernels;    /* tensor/matmul_kernels.h */
+struct cart_attention_kernels; /* tensor/attention_kernels.h */
+struct cart_ops_kernels;       /* tensor/ops_kernels.h */
+struct cart_vocab_kernels;     /* tensor/vocab_kernels.h */
 
 struct cart_tensor_kernels {
     const char *name; /* "generic", "fma", "avx2", "avx512" */
     const struct cart_matmul_kernels *matmul;
+    const struct cart_attention_kernels *attention;
+    const struct cart_ops_kernels *ops;
+    const struct cart_vocab_kernels *vocab;
 };
 
 #define CART_TENSOR_SETS 4

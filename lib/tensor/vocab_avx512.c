@@ -1,0 +1,3 @@
+/* Softmax statistics, top-k and the distillation gradient over the lanes of this variant. */
+#define VOCAB_NAME cart_vocab_kernels_avx512
+#include "tensor/vocab_impl.h"
