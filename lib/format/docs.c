@@ -1,13 +1,10 @@
-/* The document iterator. Directories are walked with a stack of listings, each read whole, sorted
- * and closed before anything in it is opened: no recursion, no more than one open file, and an
- * order that does not depend on the disk. */
+/* The document iterator: which input is next, what it holds, and the document made of it. */
 #include "format/docs.h"
 
 #include "base/hash.h"
 #include "format/docs_impl.h"
 #include "format/text.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,25 +13,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct entry {
-    char *name;
-    bool directory;
-};
-
-/* One open directory: what is left to visit of it. */
-struct listing {
-    char *path;
-    struct entry *entries;
-    size_t n, cap, next;
-};
-
 struct cart_docs {
     const char *const *inputs;
     size_t n_inputs, next_input;
     struct cart_docs_options o;
     struct cart_docs_stats stats;
-    struct listing *stack;
-    size_t depth, stack_cap;
+    struct cart_walk walk;
     int fd; /* the file being read, -1 if none */
     struct cart_source file;
     struct cart_archive *archive; /* over file, or NULL */
@@ -67,6 +51,24 @@ static const char *const reason_names[CART_DOCS_REASONS] = {
 const char *cart_docs_reason_name(enum cart_docs_reason reason)
 {
     return reason_names[reason];
+}
+
+size_t cart_docs_summary(const struct cart_docs_stats *stats, char *out, size_t cap)
+{
+    size_t total = 0, used = 0;
+
+    out[0] = '\0';
+    for (size_t reason = 0; reason < CART_DOCS_REASONS; reason++) {
+        size_t count = stats->noted[reason];
+        if (reason == CART_DOCS_DUPLICATE || count == 0)
+            continue;
+        total += count;
+        int n = snprintf(out + used, cap - used, "%s%zu %s", used ? ", " : "", count,
+                         reason_names[reason]);
+        if (n > 0 && (size_t)n < cap - used)
+            used += (size_t)n;
+    }
+    return total;
 }
 
 static void note(struct cart_docs *d, enum cart_docs_reason reason, const char *path,
@@ -124,8 +126,7 @@ static bool has_hidden_part(const char *path)
     }
 }
 
-/* --- duplicates --------------------------------------------------------------------------------
- */
+/* --- duplicates --- */
 
 static unsigned char *digest_place(struct cart_docs *d, const unsigned char digest[32], bool *found)
 {
@@ -170,12 +171,11 @@ static int seen_before(struct cart_docs *d, const unsigned char digest[32], stru
     return found;
 }
 
-/* --- one document ------------------------------------------------------------------------------
- */
+/* --- one document --- */
 
 /* Bytes to a document: 1 and *doc, or 0 when they were passed over. */
 static int make_document(struct cart_docs *d, const char *path, const char *id, const char *bytes,
-                         size_t size, struct cart_doc *doc, struct cart_err *err)
+                         size_t size, struct cart_document *doc, struct cart_err *err)
 {
     enum cart_docs_reason reason;
     char detail[256];
@@ -185,7 +185,7 @@ static int make_document(struct cart_docs *d, const char *path, const char *id, 
         note(d, reason, path, detail);
         return 0;
     }
-    struct cart_doc made = {
+    struct cart_document made = {
         .path = path, .id = id, .bytes = bytes, .size = size, .text = bytes, .n_text = size};
     if (size >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0) {
         made.text += 3;
@@ -223,7 +223,7 @@ static int make_document(struct cart_docs *d, const char *path, const char *id, 
 
 /* The next document of the JSON Lines being read: 1, or 0 at their end. shown_doc keeps the path of
  * their file; ":LINE" is written behind its end anew each time. */
-static int next_line(struct cart_docs *d, struct cart_doc *doc, struct cart_err *err)
+static int next_line(struct cart_docs *d, struct cart_document *doc, struct cart_err *err)
 {
     size_t base = d->shown_doc.len;
     char detail[256];
@@ -241,6 +241,10 @@ static int next_line(struct cart_docs *d, struct cart_doc *doc, struct cart_err 
             snprintf(detail, sizeof detail, "expected at most %zu bytes, found more",
                      d->o.max_document);
             note(d, CART_DOCS_LARGE, path, detail);
+        } else if (d->o.whole_lines) {
+            r = make_document(d, path, path, d->lines.line.data, d->lines.line.len, doc, err);
+            if (r != 0)
+                return r;
         } else if (cart_lines_document(&d->lines, &d->o, &text, &n, &id, d->scratch, detail,
                                        sizeof detail)) {
             r = make_document(d, path, id[0] ? id : path, text, n, doc, err);
@@ -255,8 +259,7 @@ static int next_line(struct cart_docs *d, struct cart_doc *doc, struct cart_err 
     return r;
 }
 
-/* --- one file ----------------------------------------------------------------------------------
- */
+/* --- one file --- */
 
 static bool has_suffix(const char *name, size_t n, const char *suffix)
 {
@@ -281,7 +284,7 @@ static bool named_as_lines(const char *name)
 
 static bool is_lines(const struct cart_docs *d, const char *name, const struct cart_buf *head)
 {
-    if (named_as_lines(name))
+    if (d->o.whole_lines || named_as_lines(name))
         return true;
     if (strcmp(name, "-") == 0 && cart_lines_sniff(head->data, head->len, d->o.text_field))
         return true;
@@ -294,7 +297,7 @@ static bool is_lines(const struct cart_docs *d, const char *name, const struct c
  * come as an archive or as lines. name decides about JSON Lines only. inside: s is itself the
  * content of an archive or compressed file. */
 static int take(struct cart_docs *d, struct cart_source *s, const char *name, bool inside,
-                struct cart_doc *doc, struct cart_err *err)
+                struct cart_document *doc, struct cart_err *err)
 {
     const char *path = d->shown_doc.data, *advice = "";
     enum cart_docs_reason reason;
@@ -341,7 +344,7 @@ static void close_file(struct cart_docs *d)
 }
 
 /* The next member of the open archive; closes the archive after the last one. */
-static int next_member(struct cart_docs *d, struct cart_doc *doc, struct cart_err *err)
+static int next_member(struct cart_docs *d, struct cart_document *doc, struct cart_err *err)
 {
     struct cart_member m;
     int r = cart_archive_next(d->archive, &m, err);
@@ -374,7 +377,7 @@ static int next_member(struct cart_docs *d, struct cart_doc *doc, struct cart_er
     return 0;
 }
 
-static int open_file(struct cart_docs *d, int fd, const char *path, struct cart_doc *doc,
+static int open_file(struct cart_docs *d, int fd, const char *path, struct cart_document *doc,
                      struct cart_err *err)
 {
     int r;
@@ -387,29 +390,7 @@ static int open_file(struct cart_docs *d, int fd, const char *path, struct cart_
     return take(d, &d->file, d->shown.data, false, doc, err);
 }
 
-/* --- inputs and directories --------------------------------------------------------------------
- */
-
-/* Bytewise order of whole paths: a directory's name counts with the slash that follows it. */
-static int compare_entries(const void *a, const void *b)
-{
-    const struct entry *x = a, *y = b;
-    size_t i = 0;
-
-    while (x->name[i] && x->name[i] == y->name[i])
-        i++;
-    int cx = x->name[i] ? (unsigned char)x->name[i] : x->directory ? '/' : 0;
-    int cy = y->name[i] ? (unsigned char)y->name[i] : y->directory ? '/' : 0;
-    return (cx > cy) - (cx < cy);
-}
-
-static void listing_release(struct listing *l)
-{
-    for (size_t i = 0; i < l->n; i++)
-        free(l->entries[i].name);
-    free(l->entries);
-    free(l->path);
-}
+/* --- inputs and directories --- */
 
 static int note_path(struct cart_docs *d, enum cart_docs_reason reason, const char *path,
                      const char *detail, struct cart_err *err)
@@ -421,73 +402,8 @@ static int note_path(struct cart_docs *d, enum cart_docs_reason reason, const ch
     return r;
 }
 
-static char *join(const char *dir, const char *name)
-{
-    size_t n = strlen(dir), m = strlen(name);
-    bool slash = n > 0 && dir[n - 1] == '/';
-    char *path = malloc(n + 1 + m + 1);
-
-    if (path) {
-        memcpy(path, dir, n);
-        memcpy(path + n, "/", 1);
-        memcpy(path + n + !slash, name, m + 1);
-    }
-    return path;
-}
-
-static int list_name(struct listing *l, DIR *dir, const char *name, struct cart_err *err)
-{
-    struct stat st;
-    void *entries = l->entries;
-    int r;
-
-    if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
-        return 0;
-    if ((r = cart_array_reserve(&entries, &l->cap, l->n + 1, sizeof *l->entries, err)) < 0)
-        return r;
-    l->entries = entries;
-    struct entry e = {strdup(name), false};
-    if (!e.name)
-        return cart_err_memory(err, l->path, strlen(name));
-    e.directory = fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
-    l->entries[l->n++] = e;
-    return 0;
-}
-
-/* Pushes the sorted listing of a directory. */
-static int open_directory(struct cart_docs *d, const char *path, struct cart_err *err)
-{
-    struct listing l = {.path = strdup(path)};
-    DIR *dir = l.path ? opendir(path) : NULL;
-    void *stack = d->stack;
-    int r = !l.path ? cart_err_memory(err, path, 0) : dir ? 0 : cart_err_sys(err, "%s", path);
-
-    while (r == 0) {
-        errno = 0;
-        const struct dirent *e = readdir(dir);
-        if (!e) {
-            if (errno != 0)
-                r = cart_err_sys(err, "%s: reading the directory", path);
-            break;
-        }
-        r = list_name(&l, dir, e->d_name, err);
-    }
-    if (dir)
-        closedir(dir);
-    if (r == 0 &&
-        (r = cart_array_reserve(&stack, &d->stack_cap, d->depth + 1, sizeof *d->stack, err)) == 0) {
-        d->stack = stack;
-        if (l.n > 0)
-            qsort(l.entries, l.n, sizeof *l.entries, compare_entries);
-        d->stack[d->depth++] = l;
-        return 0;
-    }
-    listing_release(&l);
-    return r;
-}
-
 /* Opens what was named (links are followed, a pipe is read) or found in a directory (neither). */
-static int visit(struct cart_docs *d, const char *path, bool named, struct cart_doc *doc,
+static int visit(struct cart_docs *d, const char *path, bool named, struct cart_document *doc,
                  struct cart_err *err)
 {
     struct stat st;
@@ -495,7 +411,7 @@ static int visit(struct cart_docs *d, const char *path, bool named, struct cart_
     if ((named ? stat(path, &st) : lstat(path, &st)) < 0)
         return !named && errno == ENOENT ? 0 : cart_err_sys(err, "%s", path);
     if (S_ISDIR(st.st_mode))
-        return open_directory(d, path, err);
+        return cart_walk_push(&d->walk, path, err);
     if (S_ISLNK(st.st_mode))
         return note_path(d, CART_DOCS_LINK, path, "a symbolic link inside a directory", err);
     bool fifo = named && S_ISFIFO(st.st_mode);
@@ -513,31 +429,26 @@ static int visit(struct cart_docs *d, const char *path, bool named, struct cart_
     return open_file(d, fd, path, doc, err);
 }
 
-static int visit_next(struct cart_docs *d, struct cart_doc *doc, struct cart_err *err)
+static int visit_next(struct cart_docs *d, struct cart_document *doc, struct cart_err *err)
 {
-    if (d->depth == 0) {
+    const char *name;
+    char *path;
+
+    if (d->walk.depth == 0) {
         const char *input = d->inputs[d->next_input++];
         return strcmp(input, "-") == 0 ? open_file(d, STDIN_FILENO, input, doc, err)
                                        : visit(d, input, true, doc, err);
     }
-    struct listing *top = &d->stack[d->depth - 1];
-    if (top->next == top->n) {
-        listing_release(top);
-        d->depth--;
-        return 0;
-    }
-    const char *name = top->entries[top->next++].name;
-    char *path = join(top->path, name);
-    if (!path)
-        return cart_err_memory(err, top->path, 0);
-    int r = is_hidden(name, strlen(name)) ? note_path(d, CART_DOCS_HIDDEN, path, "hidden", err)
-                                          : visit(d, path, false, doc, err);
+    int r = cart_walk_next(&d->walk, &path, &name, err);
+    if (r <= 0)
+        return r;
+    r = is_hidden(name, strlen(name)) ? note_path(d, CART_DOCS_HIDDEN, path, "hidden", err)
+                                      : visit(d, path, false, doc, err);
     free(path);
     return r;
 }
 
-/* --- the interface -----------------------------------------------------------------------------
- */
+/* --- the interface --- */
 
 int cart_docs_open(struct cart_docs **out, const char *const *inputs, size_t n,
                    const struct cart_docs_options *options, struct cart_err *err)
@@ -556,7 +467,7 @@ int cart_docs_open(struct cart_docs **out, const char *const *inputs, size_t n,
     return 0;
 }
 
-int cart_docs_next(struct cart_docs *d, struct cart_doc *doc, struct cart_err *err)
+int cart_docs_next(struct cart_docs *d, struct cart_document *doc, struct cart_err *err)
 {
     for (;;) {
         int r;
@@ -568,7 +479,7 @@ int cart_docs_next(struct cart_docs *d, struct cart_doc *doc, struct cart_err *e
             r = next_member(d, doc, err);
         } else {
             close_file(d);
-            if (d->depth == 0 && d->next_input == d->n_inputs)
+            if (d->walk.depth == 0 && d->next_input == d->n_inputs)
                 return 0;
             r = visit_next(d, doc, err);
         }
@@ -587,9 +498,7 @@ void cart_docs_close(struct cart_docs *d)
     if (!d)
         return;
     close_file(d);
-    while (d->depth > 0)
-        listing_release(&d->stack[--d->depth]);
-    free(d->stack);
+    cart_walk_release(&d->walk);
     cart_source_release(&d->file);
     cart_lines_release(&d->lines);
     cart_buf_release(&d->shown);

@@ -68,6 +68,7 @@ typedef void cart_docs_report_fn(void *ctx, const struct cart_docs_note *note);
 struct cart_docs_options {
     enum cart_docs_invalid invalid;
     bool jsonl, markup;
+    bool whole_lines; /* every line of every text is a document as it stands, whatever its name */
     const char *text_field, *id_field;           /* NULL: "text", "id" */
     size_t max_document, max_members, max_ratio; /* 0: the defaults above */
     uint64_t max_archive;
@@ -76,7 +77,7 @@ struct cart_docs_options {
 };
 
 /* Everything points into the iterator and is valid until the next call. */
-struct cart_doc {
+struct cart_document {
     size_t index;   /* 0, 1, ... */
     const char *id; /* the id field of a JSON line (numbers as text), else path */
     const char
@@ -107,9 +108,12 @@ int cart_docs_open(struct cart_docs **out, const char *const *inputs, size_t n,
 /* 1: *doc is the next document; 0: no more; CART_ESYS: an input or something in a directory cannot
  * be read; CART_EFORMAT: a damaged archive or one beyond the caps, or what options->invalid makes
  * an error. After an error only close is left. */
-int cart_docs_next(struct cart_docs *d, struct cart_doc *doc, struct cart_err *err) CART_MUST_USE;
+int cart_docs_next(struct cart_docs *d, struct cart_document *doc,
+                   struct cart_err *err) CART_MUST_USE;
 
 const struct cart_docs_stats *cart_docs_stats(const struct cart_docs *d);
+/* "2 binary, 1 empty" in out, cut at cap > 0 bytes; returns how many were passed over. */
+size_t cart_docs_summary(const struct cart_docs_stats *stats, char *out, size_t cap);
 const char *cart_docs_reason_name(enum cart_docs_reason reason); /* "not UTF-8", for a summary */
 
 void cart_docs_close(struct cart_docs *d); /* NULL is fine */

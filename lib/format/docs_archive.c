@@ -29,8 +29,7 @@ struct cart_archive {
         utf8; /* names are converted to UTF-8 whatever the program's locale; 0 if there is none */
 };
 
-/* --- callbacks that libarchive pulls bytes through ---------------------------------------------
- */
+/* --- callbacks that libarchive pulls bytes through --- */
 
 static la_ssize_t on_read(struct archive *reader, void *ctx, const void **out)
 {
@@ -59,8 +58,7 @@ static la_int64_t on_seek(struct archive *reader, void *ctx, la_int64_t offset, 
     return (la_int64_t)at;
 }
 
-/* --- errors and caps ---------------------------------------------------------------------------
- */
+/* --- errors and caps --- */
 
 static int archive_failure(struct cart_archive *a, struct cart_err *err)
 {
@@ -96,8 +94,7 @@ static int charge(struct cart_archive *a, uint64_t n, struct cart_err *err)
     return 0;
 }
 
-/* --- names in UTF-8 ----------------------------------------------------------------------------
- */
+/* --- names in UTF-8 --- */
 
 static locale_t enter(const struct cart_archive *a)
 {
@@ -110,8 +107,7 @@ static void leave(locale_t before)
         uselocale(before);
 }
 
-/* --- members -----------------------------------------------------------------------------------
- */
+/* --- members --- */
 
 static ptrdiff_t read_member(struct cart_source *s, void *out, size_t n, struct cart_err *err)
 {

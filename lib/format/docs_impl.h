@@ -11,6 +11,21 @@
 /* How much of an input is looked at to see what it is. */
 #define CART_SOURCE_PEEK ((size_t)64 << 10)
 
+/* Directories being walked: a stack of listings, each read whole, sorted and closed before anything
+ * in it is opened. No recursion, no open directory, and an order that does not depend on the disk.
+ */
+struct cart_walk {
+    struct cart_listing *stack;
+    size_t depth, cap;
+};
+/* Enters a directory. CART_ESYS if it cannot be read. */
+int cart_walk_push(struct cart_walk *w, const char *path, struct cart_err *err) CART_MUST_USE;
+/* 1: *path (the caller frees it) and *name, its last part (inside *path), are next;
+ * 0: a directory ended. depth must not be 0. */
+int cart_walk_next(struct cart_walk *w, char **path, const char **name,
+                   struct cart_err *err) CART_MUST_USE;
+void cart_walk_release(struct cart_walk *w);
+
 /* A sequence of bytes, read once from front to back, with a look ahead at its beginning. */
 struct cart_source {
     /* Up to n > 0 bytes; 0 at the end. */

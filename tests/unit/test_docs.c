@@ -67,7 +67,7 @@ static int run(struct cart_buf *b, const char *const *inputs, size_t n, struct c
                struct cart_docs_stats *stats, struct cart_err *err)
 {
     struct cart_docs *d;
-    struct cart_doc doc;
+    struct cart_document doc;
     size_t index = 0;
     int r;
 
@@ -118,8 +118,7 @@ static void expect_error(const char *input, struct cart_docs_options o, int code
 
 static const struct cart_docs_options plain;
 
-/* --- archives made here ------------------------------------------------------------------------
- */
+/* --- archives made here --- */
 
 enum packing { TAR, TAR_GZ, TAR_ZST, ZIP, SEVEN, CPIO, GZ, XZ, ZST, BZ2, ZIP_LOCKED };
 
@@ -181,8 +180,7 @@ static void pack_close(struct archive *a)
     archive_write_free(a);
 }
 
-/* --- files and directories ---------------------------------------------------------------------
- */
+/* --- files and directories --- */
 
 static void test_plain_files(void **state)
 {
@@ -374,8 +372,7 @@ static void test_large(void **state)
     expect("eleven", o, "!too large eleven: expected at most 10 bytes, found more\n");
 }
 
-/* --- JSON Lines --------------------------------------------------------------------------------
- */
+/* --- JSON Lines --- */
 
 static void test_lines(void **state)
 {
@@ -450,8 +447,7 @@ static void test_stdin(void **state)
     expect_stdin(bytes, n, "-/in=inside\n");
 }
 
-/* --- archives ----------------------------------------------------------------------------------
- */
+/* --- archives --- */
 
 static void test_archive_formats(void **state)
 {

@@ -19,8 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* --- a writer of images ------------------------------------------------------------------------
- */
+/* --- a writer of images --- */
 
 static void put(struct cart_buf *b, const void *p, size_t n)
 {
@@ -159,8 +158,7 @@ static void read_everything(const struct cart_gguf *g)
     }
 }
 
-/* --- tests -------------------------------------------------------------------------------------
- */
+/* --- tests --- */
 
 static void test_scalars(void **state)
 {

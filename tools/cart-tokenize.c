@@ -1,0 +1,393 @@
+/* cart-tokenize: reads documents (files, directories, archives, JSON Lines, standard input) or,
+ * with --chat, conversations; writes a token stream with one DOC record each. Text is text: what
+ * looks like a control token in it never becomes one, unless --special. One document is held at a
+ * time. */
+#include "base/hash.h"
+#include "base/io.h"
+#include "base/opt.h"
+#include "format/docs.h"
+#include "model/model.h"
+#include "stream/kinds.h"
+#include "token/chat.h"
+#include "token/tokenizer.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Documents passed over that are named one by one; the others are counted. */
+#define NAMED_MAX 20
+
+struct options {
+    struct cart_common common;
+    bool chat, special, generation_prompt, count;
+    int invalid, think; /* enum cart_docs_invalid; enum cart_chat_think */
+    const char *profile;
+    struct cart_docs_options docs;
+};
+
+struct work {
+    const struct options *o;
+    struct cart_model *model;
+    const struct cart_tokenizer *tokenizer;
+    const struct cart_chat *chat; /* with --chat */
+    struct cart_output out;
+    struct cart_stream_writer *writer;
+    struct cart_ids ids;
+    struct cart_buf text, payload;
+    struct cart_encode_stats stats;
+    uint64_t tokens, written;
+    size_t named;
+};
+
+/* --- what is passed over --- */
+
+static void on_note(void *ctx, const struct cart_docs_note *n)
+{
+    struct work *w = ctx;
+
+    if (n->reason == CART_DOCS_DUPLICATE)
+        cart_log(CART_LOG_INFO, "%s: %s", n->path, n->detail);
+    else if (n->reason == CART_DOCS_HIDDEN)
+        cart_log(CART_LOG_INFO, "%s: passed over: %s", n->path, n->detail);
+    else if (w->named++ < NAMED_MAX)
+        cart_log(CART_LOG_WARNING, "%s: passed over: %s", n->path, n->detail);
+    else
+        cart_log(CART_LOG_INFO, "%s: passed over: %s", n->path, n->detail);
+}
+
+static int report(const struct work *w, const struct cart_docs_stats *stats, struct cart_err *err)
+{
+    char skipped[512];
+    size_t n = cart_docs_summary(stats, skipped, sizeof skipped);
+
+    if (stats->documents == 0)
+        return cart_err_set(err, CART_EFORMAT, "expected at least one document, found none%s%s%s",
+                            n ? " (passed over: " : "", skipped, n ? ")" : "");
+    cart_log(CART_LOG_NOTICE, "%zu document%s, %llu bytes, %llu tokens", stats->documents,
+             stats->documents == 1 ? "" : "s", (unsigned long long)stats->bytes,
+             (unsigned long long)w->tokens);
+    if (n > 0)
+        cart_log(CART_LOG_NOTICE, "passed over %zu: %s%s", n, skipped,
+                 w->named > NAMED_MAX ? " (-v names them all)" : "");
+    if (stats->noted[CART_DOCS_DUPLICATE] > 0)
+        cart_log(CART_LOG_INFO, "%zu hold the same bytes as an earlier one",
+                 stats->noted[CART_DOCS_DUPLICATE]);
+    if (w->stats.lookalikes > 0)
+        cart_log(CART_LOG_NOTICE, "%zu spellings of control tokens were taken as text",
+                 w->stats.lookalikes);
+    if (w->o->common.dry_run)
+        cart_log(CART_LOG_NOTICE, "would write %s with about %llu bytes of records",
+                 w->o->common.output ? w->o->common.output : "standard output",
+                 (unsigned long long)w->written);
+    return 0;
+}
+
+/* --- text and conversations to ids --- */
+
+static int encode_text(struct work *w, const struct cart_document *doc, struct cart_err *err)
+{
+    unsigned flags = w->o->special ? CART_ENCODE_SPECIAL : 0;
+    int r;
+
+    cart_buf_reset(&w->text);
+    if ((r = cart_tokenizer_normalize(w->tokenizer, doc->text, doc->n_text, &w->text, err)) < 0)
+        return r;
+    return cart_tokenizer_encode(w->tokenizer, doc->text, doc->n_text, flags, &w->ids, &w->stats,
+                                 err);
+}
+
+/* The fields of a line that say how it is rendered win over the options. */
+static int chat_options(const struct work *w, const json_t *line, struct cart_chat_options *co,
+                        const char *what, struct cart_err *err)
+{
+    bool think = false;
+    int r;
+
+    *co = (struct cart_chat_options){.generation_prompt = w->o->generation_prompt,
+                                     .special_content = w->o->special,
+                                     .think = (enum cart_chat_think)w->o->think};
+    if ((r = cart_json_bool_opt(line, "add_generation_prompt", &co->generation_prompt, what, err)) <
+            0 ||
+        (r = cart_json_bool_opt(line, "enable_thinking", &think, what, err)) < 0)
+        return r;
+    if (json_is_boolean(json_object_get(line, "enable_thinking")))
+        co->think = think ? CART_THINK_ON : CART_THINK_OFF;
+    const json_t *tools = json_object_get(line, "tools");
+    if (tools && !json_is_null(tools)) {
+        if (!json_is_array(tools))
+            return cart_err_set(err, CART_EFORMAT, "%s: tools: expected an array", what);
+        co->tools = tools;
+    }
+    return 0;
+}
+
+/* Renders the conversation of one line. *id: its id field, borrowed from line, which the caller
+ * releases. */
+static int encode_chat(struct work *w, const struct cart_document *doc, json_t **line,
+                       const char **id, struct cart_err *err)
+{
+    struct cart_chat_message *msgs = NULL;
+    struct cart_chat_options co;
+    json_t *array = NULL;
+    size_t n = 0;
+    int r;
+
+    if ((r = cart_json_parse(line, doc->text, doc->n_text, doc->path, err)) < 0)
+        return r;
+    if (!json_is_object(*line))
+        return cart_err_set(err, CART_EFORMAT, "%s: expected an object with \"messages\"",
+                            doc->path);
+    if ((r = cart_json_array(*line, "messages", &array, doc->path, err)) < 0 ||
+        (r = cart_json_string_opt(*line, "id", id, doc->path, err)) < 0 ||
+        (r = chat_options(w, *line, &co, doc->path, err)) < 0 ||
+        (r = cart_chat_messages_parse(array, &msgs, &n, doc->path, err)) < 0)
+        return r;
+    r = cart_chat_render(w->chat, msgs, n, &co, &w->ids, &w->stats, err);
+    if (r < 0)
+        r = cart_err_wrap(err, r, "%s", doc->path);
+    free(msgs);
+    return r;
+}
+
+/* --- records --- */
+
+static int write_record(struct work *w, const struct cart_document *doc, const json_t *fields,
+                        struct cart_err *err)
+{
+    const struct cart_kind *kind = cart_kind_find("tokens");
+    const void *data[] = {w->ids.data};
+    const size_t counts[] = {w->ids.n};
+    int r;
+
+    cart_buf_reset(&w->payload);
+    if ((r = cart_payload_build(&w->payload, &kind->records[0], fields, data, counts, err)) < 0)
+        return cart_err_wrap(err, r, "%s", doc->path);
+    if (w->payload.len > CART_STREAM_MAX_RECORD)
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: expected a record of at most %zu bytes, found %zu", doc->path,
+                            CART_STREAM_MAX_RECORD, w->payload.len);
+    w->written += w->payload.len;
+    return w->writer ? cart_stream_write(w->writer, "DOC ", w->payload.data, w->payload.len, err)
+                     : 0;
+}
+
+/* One JSON line with the counts only. */
+static int write_count(struct work *w, const json_t *fields, struct cart_err *err)
+{
+    int r;
+
+    cart_buf_reset(&w->payload);
+    if ((r = cart_json_dump(fields, &w->payload, err)) < 0 ||
+        (r = cart_buf_add(&w->payload, "\n", 1, err)) < 0)
+        return r;
+    return cart_io_write(w->out.fd, w->payload.data, w->payload.len,
+                         w->o->common.output ? w->o->common.output : "standard output", err);
+}
+
+static int write_document(struct work *w, const struct cart_document *doc, const char *id,
+                          struct cart_err *err)
+{
+    char sha[65];
+    json_t *fields = json_pack("{s:I, s:s, s:s, s:I, s:s}", "doc", (json_int_t)doc->index, "id", id,
+                               "path", doc->path, "bytes", (json_int_t)doc->size, "sha256",
+                               cart_hex(sha, doc->sha256, 32));
+    int bad = fields ? 0 : -1;
+    bool normalised = !w->chat && (w->text.len != doc->n_text ||
+                                   memcmp(w->text.data, doc->text, doc->n_text) != 0);
+    int r;
+
+    if (!w->chat)
+        bad |= json_object_set_new(fields, "text_bytes", json_integer((json_int_t)w->text.len));
+    if (normalised)
+        bad |= json_object_set_new(fields, "normalised", json_true());
+    if (doc->replaced > 0)
+        bad |= json_object_set_new(fields, "replaced", json_integer((json_int_t)doc->replaced));
+    if (w->o->count)
+        bad |= json_object_set_new(fields, "tokens", json_integer((json_int_t)w->ids.n));
+    if (bad)
+        r = cart_err_memory(err, doc->path, 0);
+    else if (w->o->count)
+        r = w->o->common.dry_run ? 0 : write_count(w, fields, err);
+    else
+        r = write_record(w, doc, fields, err);
+    json_decref(fields);
+    return r;
+}
+
+static int one_document(struct work *w, const struct cart_document *doc, struct cart_err *err)
+{
+    const char *id = doc->id;
+    json_t *line = NULL;
+    int r;
+
+    w->ids.n = 0;
+    r = w->chat ? encode_chat(w, doc, &line, &id, err) : encode_text(w, doc, err);
+    if (r == 0) {
+        w->tokens += w->ids.n;
+        r = write_document(w, doc, id, err);
+    }
+    json_decref(line);
+    return r;
+}
+
+/* --- the run --- */
+
+/* The options that change results. */
+static json_t *canonical_options(const struct options *o)
+{
+    static const char *const invalid[] = {"skip", "replace", "fail"};
+    static const char *const think[] = {"auto", "on", "off"};
+    json_t *v = json_pack("{s:b, s:b}", "chat", o->chat, "special", o->special);
+    int bad = v ? 0 : -1;
+
+    if (o->chat) {
+        bad |= json_object_set_new(v, "generation_prompt", json_boolean(o->generation_prompt));
+        bad |= json_object_set_new(v, "think", json_string(think[o->think]));
+    } else {
+        bad |= json_object_set_new(v, "invalid", json_string(invalid[o->invalid]));
+        bad |= json_object_set_new(v, "jsonl", json_boolean(o->docs.jsonl));
+        bad |= json_object_set_new(v, "markup", json_boolean(o->docs.markup));
+        if (o->docs.text_field)
+            bad |= json_object_set_new(v, "field", json_string(o->docs.text_field));
+        if (o->docs.id_field)
+            bad |= json_object_set_new(v, "id_field", json_string(o->docs.id_field));
+    }
+    if (o->profile)
+        bad |= json_object_set_new(v, "profile", json_string(o->profile));
+    if (bad) {
+        json_decref(v);
+        return NULL;
+    }
+    return v;
+}
+
+static int begin_stream(struct work *w, struct cart_err *err)
+{
+    json_t *options = canonical_options(w->o), *history = NULL, *head = NULL;
+    int r = options ? 0 : cart_err_memory(err, "options", 0);
+
+    if (r == 0 && !(history = cart_history_extend(NULL, "cart-tokenize", options, NULL, err)))
+        r = err->code;
+    if (r == 0 && !(head = json_pack("{s:s, s:O, s:o}", "kind", "tokens", "history", history,
+                                     "model", cart_fingerprints_json(&w->model->fp))))
+        r = cart_err_memory(err, "stream head", 0);
+    if (r == 0)
+        r = cart_stream_create(&w->writer, w->out.fd,
+                               w->o->common.output ? w->o->common.output : "standard output", head,
+                               (int)w->o->common.compress, err);
+    json_decref(head);
+    json_decref(history);
+    json_decref(options);
+    return r;
+}
+
+static int all_documents(struct work *w, struct cart_docs *docs, struct cart_err *err)
+{
+    struct cart_progress progress;
+    struct cart_document doc;
+    int r;
+
+    cart_progress_start(&progress, (enum cart_progress_mode)w->o->common.progress, "documents", 0);
+    while ((r = cart_docs_next(docs, &doc, err)) == 1) {
+        if ((r = one_document(w, &doc, err)) < 0)
+            break;
+        cart_progress_update(&progress, (double)(doc.index + 1), doc.path);
+    }
+    cart_progress_end(&progress);
+    return r;
+}
+
+static int run(struct options *o, const char *const *inputs, size_t n, struct cart_err *err)
+{
+    struct work w = {.o = o};
+    struct cart_docs *docs = NULL;
+    struct cart_model_options mo = {.profile = o->profile};
+    int r;
+
+    o->docs.invalid = (enum cart_docs_invalid)o->invalid;
+    o->docs.whole_lines = o->chat;
+    o->docs.report = on_note;
+    o->docs.report_ctx = &w;
+    if ((r = cart_model_open(&w.model, o->common.model, &mo, err)) < 0 ||
+        (o->chat && (r = cart_model_chat(w.model, &w.chat, err)) < 0))
+        goto out;
+    w.tokenizer = cart_model_tokenizer(w.model);
+    if ((r = cart_docs_open(&docs, inputs, n, &o->docs, err)) < 0)
+        goto out;
+    if (!o->common.dry_run) {
+        if ((r = cart_output_open(&w.out, o->common.output, o->count, err)) < 0 ||
+            (!o->count && (r = begin_stream(&w, err)) < 0))
+            goto out;
+    }
+    if ((r = all_documents(&w, docs, err)) < 0 || (r = report(&w, cart_docs_stats(docs), err)) < 0)
+        goto out;
+    if (w.writer) {
+        struct cart_stream_writer *writer = w.writer;
+        w.writer = NULL;
+        r = cart_stream_finish(writer, err);
+    }
+    if (r == 0 && !o->common.dry_run)
+        r = cart_output_commit(&w.out, err);
+out:
+    if (w.writer)
+        cart_stream_abandon(w.writer);
+    cart_output_abandon(&w.out);
+    cart_docs_close(docs);
+    cart_ids_release(&w.ids);
+    cart_buf_release(&w.text);
+    cart_buf_release(&w.payload);
+    cart_model_close(w.model);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.think = CART_THINK_OFF};
+    struct cart_err err = {0};
+    const struct cart_opt table[] = {
+        CART_OPT_ENUM(0, "invalid", &o.invalid, "skip|replace|fail",
+                      "text that is not UTF-8 (default: skip)"),
+        CART_OPT_FLAG(0, "special", &o.special, "control tokens spelt in text count as such"),
+        CART_OPT_FLAG(0, "jsonl", &o.docs.jsonl, "input that begins with { is JSON Lines"),
+        CART_OPT_STRING(0, "field", &o.docs.text_field, "NAME",
+                        "text field of JSON Lines (default: text)"),
+        CART_OPT_STRING(0, "id-field", &o.docs.id_field, "NAME",
+                        "id field of JSON Lines (default: id)"),
+        CART_OPT_FLAG(0, "markup", &o.docs.markup, "take HTML as it is"),
+        CART_OPT_SIZE(0, "max-document", &o.docs.max_document, 1, 1 << 30, "BYTES",
+                      "pass over larger documents (default: 256M)"),
+        CART_OPT_FLAG(0, "chat", &o.chat,
+                      "each line is a conversation, rendered by the model's template"),
+        CART_OPT_FLAG(0, "generation-prompt", &o.generation_prompt,
+                      "with --chat: open an assistant turn at the end"),
+        CART_OPT_ENUM(0, "think", &o.think, "auto|on|off", "with --chat: reasoning (default: off)"),
+        CART_OPT_STRING(0, "profile", &o.profile, "NAME",
+                        "chat profile in place of the template's own"),
+        CART_OPT_FLAG(0, "count", &o.count, "write one JSON line of counts a document, no stream"),
+        CART_OPT_END,
+    };
+    const struct cart_tool tool = {"cart-tokenize",
+                                   "documents to tokens",
+                                   "[FILE|DIR|ARCHIVE|-]...",
+                                   table,
+                                   CART_USES_OUTPUT | CART_USES_MODEL | CART_USES_COMPRESS |
+                                       CART_USES_DRY_RUN | CART_USES_PROGRESS,
+                                   &o.common};
+    static const char *const standard_input[] = {"-"};
+    int first = argc;
+    bool done = false;
+    int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
+
+    if (r == 0 && !done && !o.common.model)
+        r = cart_err_set(&err, CART_EUSAGE, "expected a model: give -m FILE or set CART_MODEL");
+    if (r == 0 && !done && !o.chat && (o.generation_prompt || o.think != CART_THINK_OFF))
+        r = cart_err_set(&err, CART_EUSAGE, "--generation-prompt and --think go with --chat");
+    if (r == 0 && !done && first == argc && isatty(STDIN_FILENO))
+        r = cart_err_set(&err, CART_EUSAGE,
+                         "expected documents: name files, or give text on standard input");
+    if (r == 0 && !done)
+        r = run(&o, first < argc ? (const char *const *)&argv[first] : standard_input,
+                first < argc ? (size_t)(argc - first) : 1, &err);
+    return cart_main_end(r, 0, &err);
+}
