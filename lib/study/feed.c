@@ -305,6 +305,11 @@ int cart_feed_seek(struct cart_feed *f, const struct cart_feed_mark *mark, struc
     return 0;
 }
 
+void cart_feed_rewind(struct cart_feed *f, uint64_t taken)
+{
+    f->taken = taken;
+}
+
 void cart_feed_digest(const struct cart_feed *f, char out[33])
 {
     unsigned char digest[16];

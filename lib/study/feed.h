@@ -52,6 +52,9 @@ void cart_feed_tell(const struct cart_feed *f, struct cart_feed_mark *mark);
 int cart_feed_seek(struct cart_feed *f, const struct cart_feed_mark *mark,
                    struct cart_err *err) CART_MUST_USE;
 
+/* Puts the sequence back to an earlier number of conversations taken by this run. */
+void cart_feed_rewind(struct cart_feed *f, uint64_t taken);
+
 /* Digest of the whole stream, after END. Hex. */
 void cart_feed_digest(const struct cart_feed *f, char out[33]);
 

@@ -1,0 +1,438 @@
+#include "study/train.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "base/interrupt.h"
+#include "base/io.h"
+#include "study/distill.h"
+#include "study/evaluate.h"
+#include "study/feed.h"
+#include "study/metrics.h"
+#include "study/target_batch.h"
+#include "study/train_state.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define EVAL_TOKENS ((size_t)1024) /* of held-out conversations at a time */
+#define MAX_WARMUP ((uint64_t)50)
+
+struct run {
+    const struct cart_model *m;
+    const struct cart_train_options *opt;
+    const struct cart_train_watch *watch;
+    struct cart_pool *pool;
+    struct cart_feed *feed;
+    struct cart_init init; /* rows in training, recipe of their start */
+    struct cart_schedule schedule;
+    struct cart_distiller *distiller;
+    struct cart_evaluator *evaluator;
+    struct cart_metrics *metrics;
+    struct cart_conversation *slots; /* [accum] */
+    const struct cart_conversation **group;
+    struct cart_distill_sums *sums; /* [max(accum, held-out)] */
+    size_t n_sums;
+    json_t *recipe, *identity;
+    struct cart_buf state_path, part_path;
+    bool saves; /* there is a place for states */
+    uint64_t step;
+};
+
+static const json_t *head_of(const struct run *t)
+{
+    return cart_feed_head(t->feed);
+}
+
+/* The whole of what the rows are a function of, beside stream and model. */
+static int make_recipe(struct run *t, struct cart_err *err)
+{
+    const struct cart_train_options *o = t->opt;
+    t->recipe =
+        json_pack("{s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "lr", o->lr, "schedule",
+                  cart_schedule_name(o->schedule), "warmup", (json_int_t)t->schedule.warmup,
+                  "steps", (json_int_t)t->schedule.total, "accum", (json_int_t)o->accum, "seed",
+                  (json_int_t)o->init.seed, "loss_norm", o->token_norm ? "token" : "entries");
+    if (!t->recipe || json_object_update(t->recipe, t->init.recipe) != 0)
+        return cart_err_memory(err, "recipe", 0);
+    return 0;
+}
+
+static int make_identity(struct run *t, struct cart_err *err)
+{
+    struct cart_buf head = CART_BUF_INIT;
+    unsigned char hash[16];
+    char digest[33], corpus[33];
+    int r = cart_json_dump(head_of(t), &head, err);
+    if (r == 0)
+        r = cart_corpus_digest(cart_feed_corpus(t->feed), corpus, err);
+    if (r == 0) {
+        cart_hash_bytes(head.data, head.len, hash);
+        cart_hex(digest, hash, sizeof hash);
+        t->identity =
+            json_pack("{s:s, s:s, s:o, s:O, s:b, s:I}", "stream", digest, "corpus", corpus, "model",
+                      cart_fingerprints_json(&t->m->fp), "recipe", t->recipe, "draft-ref",
+                      (int)t->opt->draft, "eval-every", (json_int_t)t->opt->eval_every);
+        if (!t->identity)
+            r = cart_err_memory(err, "identity", 0);
+    }
+    cart_buf_release(&head);
+    return r;
+}
+
+static int plan_schedule(struct run *t, struct cart_err *err)
+{
+    const struct cart_train_options *o = t->opt;
+    uint64_t steps = o->steps;
+    if (steps == 0) {
+        /* A stream that does not say how many conversations it has is read whole first. */
+        int r = cart_feed_planned(t->feed) ? 0 : cart_feed_finish(t->feed, err);
+        if (r < 0)
+            return r;
+        steps = (uint64_t)ceil(o->epochs * (double)cart_feed_planned(t->feed) / (double)o->accum);
+        steps = steps ? steps : 1;
+    }
+    uint64_t warmup = o->warmup;
+    if (warmup == UINT64_MAX)
+        warmup = steps / 20 < MAX_WARMUP ? steps / 20 : MAX_WARMUP;
+    t->schedule = (struct cart_schedule){o->schedule, o->lr, warmup, steps};
+    return 0;
+}
+
+/* History with an entry of ours; input: digest of the stream, where END was read. New reference. */
+static json_t *make_history(struct run *t, bool whole, struct cart_err *err)
+{
+    char digest[33];
+    json_t *extra = NULL, *history = NULL;
+    if (whole) {
+        cart_feed_digest(t->feed, digest);
+        extra = json_pack("{s:s}", "input", digest);
+    }
+    if (!whole || extra)
+        history = cart_history_extend(head_of(t), "cart-train", t->recipe, extra, err);
+    else
+        (void)cart_err_memory(err, "history", 0);
+    json_decref(extra);
+    return history;
+}
+
+static int save_cartridge(struct run *t, const char *path, bool whole, struct cart_err *err)
+{
+    json_t *metadata = NULL;
+    int64_t *draft = NULL;
+    size_t n_draft = 0;
+    const struct cart_corpus *corpus = cart_feed_corpus(t->feed);
+    const struct cart_trainable *x = &t->init.rows;
+    json_t *history = make_history(t, whole, err);
+    int r = history ? 0 : CART_ESYS;
+    if (r == 0)
+        r = cart_init_describe(&metadata, t->m, corpus, x->p, x->frozen, t->step, t->recipe,
+                               history, err);
+    if (r == 0 && t->opt->draft)
+        r = cart_init_draft(&draft, &n_draft, corpus, err);
+    if (r == 0)
+        r = cart_cartridge_save(path, t->m, x->parts, x->n_parts, x->frozen, metadata, draft,
+                                n_draft, err);
+    free(draft);
+    json_decref(metadata);
+    json_decref(history);
+    return r;
+}
+
+/* The optimizer file is what a run goes on from; C.part is the same rows for whoever wants to try
+ * them meanwhile. */
+static int save_state(struct run *t, struct cart_err *err)
+{
+    if (!t->saves)
+        return 0;
+    struct cart_train_state state = {.step = t->step, .metrics = *cart_metrics_lines(t->metrics)};
+    cart_feed_tell(t->feed, &state.mark);
+    int r = cart_train_state_save(t->state_path.data, &t->init.rows, &state, t->identity, err);
+    return r < 0 ? r : save_cartridge(t, t->part_path.data, false, err);
+}
+
+static struct cart_train_report report_of(const struct run *t, const struct cart_distill_sums *s,
+                                          size_t n)
+{
+    struct cart_distill_sums sum = {0};
+    cart_target_sum(&sum, s, n);
+    double per = t->opt->token_norm ? (double)sum.rows : (double)sum.entries;
+    double rows = sum.rows ? (double)sum.rows : 1.0;
+    return (struct cart_train_report){.step = t->step,
+                                      .steps = t->schedule.total,
+                                      .loss = per > 0 ? sum.ce / per : 0,
+                                      .kl = sum.kl / rows,
+                                      .top1 = (double)sum.top1 / rows,
+                                      .tokens = sum.rows,
+                                      .conversations = n};
+}
+
+static int add_metrics(struct run *t, const char *split, const struct cart_train_report *r,
+                       struct cart_err *err)
+{
+    json_t *o = json_pack("{s:I, s:s, s:f, s:f, s:f, s:I, s:I}", "step", (json_int_t)r->step,
+                          "split", split, "loss", r->loss, "kl", r->kl, "top1", r->top1, "tokens",
+                          (json_int_t)r->tokens, "conversations", (json_int_t)r->conversations);
+    int bad = o && r->lr > 0 ? json_object_set_new(o, "lr", json_real(r->lr)) : 0;
+    int e = o && !bad ? cart_metrics_add(t->metrics, o, err) : cart_err_memory(err, "metrics", 0);
+    json_decref(o);
+    return e;
+}
+
+static int evaluate(struct run *t, struct cart_err *err)
+{
+    size_t n;
+    const struct cart_conversation *const *held = cart_feed_held_out(t->feed, &n);
+    struct cart_trainable *x = &t->init.rows;
+    const struct cart_kv_part *parts[2] = {&x->parts[0], &x->parts[1]};
+    if (n == 0)
+        return 0;
+    int r = t->evaluator ? 0 : cart_evaluator_new(&t->evaluator, t->m, EVAL_TOKENS, err);
+    if (r < 0 || (r = cart_evaluator_targets(t->evaluator, parts, x->n_parts, held, n, t->sums,
+                                             t->pool, err)) < 0)
+        return r < 0 ? cart_err_wrap(err, r, "held-out conversations") : r;
+    struct cart_train_report report = report_of(t, t->sums, n);
+    t->watch->evaluation(t->watch->ctx, &report);
+    return add_metrics(t, "held-out", &report, err);
+}
+
+static int read_group(struct run *t, struct cart_err *err)
+{
+    for (size_t i = 0; i < t->opt->accum; i++) {
+        int r = cart_feed_next(t->feed, &t->slots[i], err);
+        if (r < 0)
+            return r;
+        t->group[i] = &t->slots[i];
+    }
+    return 0;
+}
+
+static int train_step(struct run *t, struct cart_err *err)
+{
+    size_t n = t->opt->accum;
+    int r = cart_distiller_run(t->distiller, &t->init.rows, t->group, n, t->sums, t->pool, err);
+    if (r < 0)
+        return cart_err_wrap(err, r, "step %llu", (unsigned long long)t->step + 1);
+    t->step++;
+    struct cart_train_report report = report_of(t, t->sums, n);
+    struct cart_distill_sums sum = {0};
+    cart_target_sum(&sum, t->sums, n);
+    double per = t->opt->token_norm ? (double)sum.rows : (double)sum.entries;
+    report.lr = cart_schedule_lr(&t->schedule, t->step);
+    cart_trainable_step(&t->init.rows, t->step, report.lr, per > 0 ? 1.0 / per : 0.0, t->pool);
+    t->watch->step(t->watch->ctx, &report);
+    return add_metrics(t, "train", &report, err);
+}
+
+static bool every(uint64_t step, uint64_t n)
+{
+    return n > 0 && step % n == 0;
+}
+
+/* Steps until all are done. A mark is taken before each group, so that a failure within it leaves
+ * the state before. */
+static int loop(struct run *t, struct cart_err *err)
+{
+    int r = 0;
+    uint64_t total = t->schedule.total;
+    if (t->step == 0 && (r = evaluate(t, err)) < 0)
+        return r;
+    while (t->step < total) {
+        struct cart_feed_mark mark;
+        cart_feed_tell(t->feed, &mark);
+        if ((r = read_group(t, err)) < 0 || (r = train_step(t, err)) < 0) {
+            cart_feed_rewind(t->feed, mark.taken);
+            return r;
+        }
+        if ((every(t->step, t->opt->eval_every) || t->step == total) && (r = evaluate(t, err)) < 0)
+            return r;
+        if (cart_interrupted())
+            return cart_err_set(err, CART_EAGAIN, "stopped after step %llu of %llu",
+                                (unsigned long long)t->step, (unsigned long long)total);
+        if (every(t->step, t->opt->save_every) && t->step < total && (r = save_state(t, err)) < 0)
+            return r;
+    }
+    return cart_feed_finish(t->feed, err);
+}
+
+static int open_metrics(struct run *t, const struct cart_buf *lines, struct cart_err *err)
+{
+    json_t *history = make_history(t, false, err);
+    if (!history)
+        return CART_ESYS;
+    json_t *head = json_pack("{s:s, s:o}", "kind", "metrics", "history", history);
+    if (!head)
+        return cart_err_memory(err, "HEAD", 0);
+    json_t *fp = json_object_get(head_of(t), "model");
+    int r = fp && json_object_set(head, "model", fp) != 0 ? cart_err_memory(err, "HEAD", 0) : 0;
+    if (r == 0)
+        r = cart_metrics_open(&t->metrics, t->opt->dry_run ? NULL : t->opt->metrics, head,
+                              lines->data, lines->len, err);
+    json_decref(head);
+    return r;
+}
+
+/* Goes on from a saved state, if there is one and that is wanted. */
+static int restore(struct run *t, struct cart_err *err)
+{
+    struct cart_train_state state = {.metrics = CART_BUF_INIT};
+    int r = 0;
+    if (t->opt->resume) {
+        r = cart_train_state_load(t->state_path.data, &t->init.rows, &state, t->identity, err);
+        if (r == 1) {
+            t->step = state.step;
+            r = cart_feed_seek(t->feed, &state.mark, err);
+        } else if (r == 0) {
+            t->watch->notice(t->watch->ctx, "no saved state to resume: training starts at step 1");
+        }
+    } else if (t->saves && access(t->state_path.data, F_OK) == 0) {
+        t->watch->notice(
+            t->watch->ctx,
+            "the saved state of an earlier run is not used (--resume goes on from it)");
+    }
+    if (r == 0)
+        r = open_metrics(t, &state.metrics, err);
+    cart_buf_release(&state.metrics);
+    return r;
+}
+
+static int prepare_output(struct run *t, struct cart_err *err)
+{
+    const char *out = t->opt->output;
+    t->saves = out && strcmp(out, "-") != 0;
+    if (!t->saves)
+        return t->opt->resume || t->opt->save_every
+                   ? cart_err_set(err, CART_EUSAGE,
+                                  "saved states need a file for the cartridge: -o FILE")
+                   : 0;
+    int r = cart_buf_addf(&t->state_path, err, "%s.optimizer.safetensors", out);
+    return r < 0 ? r : cart_buf_addf(&t->part_path, err, "%s.part", out);
+}
+
+static int prepare(struct run *t, const char *input, struct cart_err *err)
+{
+    const struct cart_train_options *o = t->opt;
+    struct cart_feed_options fo = {o->spool_dir, o->init.seed, o->init.allow_other_weights};
+    struct cart_distill_options dop = {o->recompute, o->pack, o->max_tokens};
+    char warning[512];
+    int r;
+    size_t held;
+    if ((r = prepare_output(t, err)) < 0 ||
+        (r = cart_feed_open(&t->feed, input, t->m, &fo, err)) < 0 ||
+        (r = plan_schedule(t, err)) < 0 ||
+        (r = cart_init_make(&t->init, t->m, &o->init, cart_feed_corpus(t->feed), t->pool, warning,
+                            sizeof warning, err)) < 0)
+        return r;
+    if (warning[0])
+        t->watch->notice(t->watch->ctx, warning);
+    (void)cart_feed_held_out(t->feed, &held);
+    t->n_sums = held > o->accum ? held : o->accum;
+    t->slots = calloc(o->accum, sizeof *t->slots);
+    t->group = calloc(o->accum, sizeof *t->group);
+    t->sums = calloc(t->n_sums, sizeof *t->sums);
+    if (!t->slots || !t->group || !t->sums)
+        return cart_err_memory(err, "group", o->accum * sizeof *t->slots);
+    for (size_t i = 0; i < o->accum; i++)
+        cart_conversation_init(&t->slots[i]);
+    if ((r = make_recipe(t, err)) < 0 || (r = make_identity(t, err)) < 0 ||
+        (r = cart_distiller_new(&t->distiller, t->m, &dop, err)) < 0)
+        return r;
+    return restore(t, err);
+}
+
+static void release(struct run *t)
+{
+    for (size_t i = 0; t->slots && i < t->opt->accum; i++)
+        cart_conversation_release(&t->slots[i]);
+    free(t->slots);
+    free(t->group);
+    free(t->sums);
+    cart_metrics_close(t->metrics);
+    cart_evaluator_free(t->evaluator);
+    cart_distiller_free(t->distiller);
+    cart_init_release(&t->init);
+    cart_feed_close(t->feed);
+    json_decref(t->recipe);
+    json_decref(t->identity);
+    cart_buf_release(&t->state_path);
+    cart_buf_release(&t->part_path);
+}
+
+static struct cart_train_plan plan_of(const struct run *t)
+{
+    const struct cart_trainable *x = &t->init.rows;
+    struct cart_train_plan p = {.steps = t->schedule.total,
+                                .warmup = t->schedule.warmup,
+                                .done = t->step,
+                                .p = x->p,
+                                .frozen = x->frozen,
+                                .planned = cart_feed_planned(t->feed),
+                                .row_bytes = (x->n + x->n_sink) * sizeof(float),
+                                .state_bytes = cart_trainable_bytes(t->m, x->p, x->frozen)};
+    (void)cart_feed_held_out(t->feed, &p.held_out);
+    return p;
+}
+
+/* Runs one group without an optimizer step, to know time and memory. */
+static int calibrate(struct run *t, struct cart_train_plan *p, struct cart_err *err)
+{
+    int r = read_group(t, err);
+    double t0 = cart_clock_now();
+    if (r == 0)
+        r = cart_distiller_run(t->distiller, &t->init.rows, t->group, t->opt->accum, t->sums,
+                               t->pool, err);
+    p->step_seconds = cart_clock_now() - t0;
+    p->tape_bytes = cart_distiller_bytes(t->distiller);
+    p->spool_bytes = cart_feed_spooled(t->feed) / t->opt->accum * p->planned;
+    t0 = cart_clock_now();
+    if (r == 0)
+        r = evaluate(t, err);
+    p->eval_seconds = cart_clock_now() - t0;
+    return r;
+}
+
+/* The cartridge first; only then may what it could be remade from go. */
+static int publish(struct run *t, struct cart_err *err)
+{
+    int r = save_cartridge(t, t->opt->output, true, err);
+    if (r < 0)
+        return r;
+    struct cart_metrics *metrics = t->metrics;
+    t->metrics = NULL;
+    if ((r = cart_metrics_finish(metrics, err)) < 0 || !t->saves)
+        return r;
+    (void)unlink(t->state_path.data);
+    (void)unlink(t->part_path.data);
+    return 0;
+}
+
+int cart_train_run(const struct cart_model *m, const char *input,
+                   const struct cart_train_options *opt, const struct cart_train_watch *watch,
+                   struct cart_pool *pool, struct cart_err *err)
+{
+    struct run t = {.m = m, .opt = opt, .watch = watch, .pool = pool};
+    int r = prepare(&t, input, err);
+    if (r < 0)
+        goto out;
+    struct cart_train_plan plan = plan_of(&t);
+    if (opt->dry_run)
+        r = calibrate(&t, &plan, err);
+    if (r == 0)
+        watch->plan(watch->ctx, &plan);
+    if (r < 0 || opt->dry_run)
+        goto out;
+    r = loop(&t, err);
+    if (r == 0) {
+        r = publish(&t, err);
+    } else if (t.step > 0) {
+        /* Whatever stopped the run, what is done so far is worth keeping; the first failure is the
+         * one to report. */
+        struct cart_err late = {0};
+        if (save_state(&t, &late) < 0)
+            watch->notice(watch->ctx, late.msg);
+    }
+out:
+    release(&t);
+    return r;
+}
