@@ -4,6 +4,7 @@
 #include "base/opt.h"
 #include "base/pool.h"
 #include "study/equiv.h"
+#include "tensor/matmul.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,6 +25,7 @@ static int run(struct options *o, const char *input, int *answer, struct cart_er
     struct cart_equiv_result res;
     struct cart_record rec;
     int r;
+    cart_kernels_select(o->common.kernels == 1 ? CART_KERNELS_BLAS : CART_KERNELS_AUTO);
     if ((r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
         (r = cart_stream_open(&in, input, "tokens", err)) < 0)

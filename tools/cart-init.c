@@ -3,6 +3,7 @@
 #include "base/pool.h"
 #include "model/forward.h"
 #include "study/init.h"
+#include "tensor/matmul.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,7 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_record rec;
     char warning[512];
     int r;
+    cart_kernels_select(o->common.kernels == 1 ? CART_KERNELS_BLAS : CART_KERNELS_AUTO);
     if ((r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
         (r = cart_stream_open(&in, input, "tokens", err)) < 0)
