@@ -98,7 +98,7 @@ static void row_sums(const struct cart_head *h, size_t row, const struct cart_di
         double p = t->p[e], lq = cart_vocab_logprob(logits[t->ids[e]], &h->stats[row]);
         s->ce -= p * lq;
         if (p > 0)
-            s->kl += p * (cart_log(p) - lq);
+            s->kl += p * (cart_ln(p) - lq);
     }
     s->entries += end - first;
     s->rows++;

@@ -131,7 +131,7 @@ static void log_sum(double x, double *hi, double *lo)
     *lo = (t - *hi) + *lo;
 }
 
-double cart_log(double x)
+double cart_ln(double x)
 {
     double hi, lo;
 

@@ -52,7 +52,7 @@ void cart_vocab_logsum(struct cart_logsum *stats, const float *logits, size_t ld
 
 double cart_vocab_logprob(float x, const struct cart_logsum *s)
 {
-    return ((double)x - (double)s->max) - cart_log(s->sum);
+    return ((double)x - (double)s->max) - cart_ln(s->sum);
 }
 
 static void topk_row(void *ctx, size_t m, size_t worker)
