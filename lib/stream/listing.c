@@ -1,39 +1,11 @@
 #include "stream/listing.h"
 
-#include "base/io.h"
 #include "stream/consistency.h"
 #include "stream/frame_impl.h"
-#include "stream/sniff.h"
 
-#include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define MAX_LINE ((size_t)1 << 30)
-
 /* --- stream to lines ----------------------------------------------------------------------------------------- */
-
-static int put_line(struct cart_buf *line, int fd, const char *out, struct cart_err *err)
-{
-    int r = cart_buf_add(line, "\n", 1, err);
-
-    if (r == 0 && fd >= 0)
-        r = cart_io_write(fd, line->data, line->len, out, err);
-    cart_buf_reset(line);
-    return r;
-}
-
-static int add_head(struct cart_buf *line, const json_t *head, struct cart_err *err)
-{
-    int r = cart_buf_addf(line, err, "{\"record\":\"head\"");
-    size_t at = line->len;
-
-    if (r < 0 || (r = cart_json_dump(head, line, err)) < 0)
-        return r;
-    line->data[at] = ',';
-    return 0;
-}
 
 static int add_hex(struct cart_buf *line, const unsigned char *p, size_t n, struct cart_err *err)
 {
@@ -100,15 +72,15 @@ int cart_listing_stream(struct cart_stream_reader *reader, int fd, const char *o
 
     cart_stream_show_unknown(reader);
     if ((r = cart_consistency_new(&check, kind, err)) < 0 ||
-        (r = add_head(&line, cart_stream_head(reader), err)) < 0 ||
-        (r = put_line(&line, fd, out, err)) < 0)
+        (r = cart_jsonl_add(&line, "head", cart_stream_head(reader), err)) < 0 ||
+        (r = cart_jsonl_put(&line, fd, out, err)) < 0)
         goto out;
     while ((r = cart_stream_read(reader, &rec, err)) == 1)
         if ((r = list_record(check, kind, &rec, what, fd >= 0, &line, err)) < 0 ||
-            (r = put_line(&line, fd, out, err)) < 0)
+            (r = cart_jsonl_put(&line, fd, out, err)) < 0)
             goto out;
     if (r == 0 && (r = list_end(reader, &line, err)) == 0)
-        r = put_line(&line, fd, out, err);
+        r = cart_jsonl_put(&line, fd, out, err);
 out:
     cart_consistency_free(check);
     cart_buf_release(&line);
@@ -116,102 +88,6 @@ out:
 }
 
 /* --- lines to stream ----------------------------------------------------------------------------------------- */
-
-struct cart_lines {
-    FILE *in;
-    bool owned;
-    char *name;
-    struct cart_buf line, where;
-    unsigned long number;
-};
-
-int cart_lines_open(struct cart_lines **out, const char *path, struct cart_err *err)
-{
-    bool standard = strcmp(path, "-") == 0;
-    struct cart_lines *l = calloc(1, sizeof *l);
-
-    if (l == NULL || (l->name = strdup(standard ? "standard input" : path)) == NULL) {
-        cart_lines_close(l);
-        return cart_err_memory(err, "a line reader", sizeof *l);
-    }
-    l->owned = !standard;
-    if ((l->in = standard ? stdin : fopen(path, "rb")) == NULL) {
-        cart_err_sys(err, "%s", path);
-        cart_lines_close(l);
-        return CART_ESYS;
-    }
-    *out = l;
-    return 0;
-}
-
-/* 1 with a line (its end taken off), 0 at the end of the input. */
-static int read_line(struct cart_lines *l, struct cart_err *err)
-{
-    int c, r;
-
-    cart_buf_reset(&l->line);
-    cart_buf_reset(&l->where);
-    l->number++;
-    if ((r = cart_buf_addf(&l->where, err, "%s: line %lu", l->name, l->number)) < 0)
-        return r;
-    while ((c = getc_unlocked(l->in)) != EOF && c != '\n') {
-        if (l->line.len >= MAX_LINE)
-            return cart_err_set(err, CART_EFORMAT, "%s: expected at most %zu bytes", l->where.data,
-                                MAX_LINE);
-        if (l->line.len + 1 >= l->line.cap && (r = cart_buf_reserve(&l->line, 1, err)) < 0)
-            return r;
-        l->line.data[l->line.len++] = (char)c;
-    }
-    if (l->line.len > 0)
-        l->line.data[l->line.len] = '\0';
-    if (ferror(l->in))
-        return cart_err_sys(err, "%s: reading", l->name);
-    return c == '\n' || l->line.len > 0;
-}
-
-static int parse_line(struct cart_lines *l, json_t **v, const char **record, struct cart_err *err)
-{
-    enum cart_sniff what = cart_sniff(l->line.data, l->line.len);
-    int r;
-
-    if (what != CART_SNIFF_JSON)
-        return cart_err_set(err, CART_EFORMAT, "%s: expected a JSON object, found %s",
-                            l->where.data, cart_sniff_name(what));
-    if ((r = cart_json_parse(v, l->line.data, l->line.len, l->where.data, err)) < 0)
-        return r;
-    if ((r = cart_json_string(*v, "record", record, l->where.data, err)) < 0) {
-        json_decref(*v);
-        return r;
-    }
-    return 1;
-}
-
-int cart_lines_next(struct cart_lines *l, json_t **v, const char **record, struct cart_err *err)
-{
-    int r;
-
-    while ((r = read_line(l, err)) == 1)
-        if (l->line.len > 0 && strspn(l->line.data, " \t\r") < l->line.len)
-            return parse_line(l, v, record, err);
-    return r;
-}
-
-const char *cart_lines_where(const struct cart_lines *l)
-{
-    return l->where.data;
-}
-
-void cart_lines_close(struct cart_lines *l)
-{
-    if (l == NULL)
-        return;
-    if (l->owned && l->in != NULL)
-        fclose(l->in);
-    cart_buf_release(&l->line);
-    cart_buf_release(&l->where);
-    free(l->name);
-    free(l);
-}
 
 static int hex_digit(char c)
 {
@@ -282,7 +158,7 @@ static int pack_line(struct cart_stream_writer *w, const struct cart_kind *kind,
     return cart_stream_write(w, type, payload->data, payload->len, err);
 }
 
-static int pack_lines(struct cart_lines *l, struct cart_stream_writer *w,
+static int pack_lines(struct cart_jsonl *l, struct cart_stream_writer *w,
                       const struct cart_kind *kind, struct cart_err *err)
 {
     struct cart_buf payload = CART_BUF_INIT;
@@ -291,12 +167,12 @@ static int pack_lines(struct cart_lines *l, struct cart_stream_writer *w,
     json_t *v;
     int r;
 
-    while ((r = cart_lines_next(l, &v, &record, err)) == 1) {
+    while ((r = cart_jsonl_next(l, &v, &record, err)) == 1) {
         if (ended)
             r = cart_err_set(err, CART_EFORMAT, "%s: a line follows the end line",
-                             cart_lines_where(l));
+                             cart_jsonl_where(l));
         else
-            r = pack_line(w, kind, v, record, cart_lines_where(l), &payload, &edited, err);
+            r = pack_line(w, kind, v, record, cart_jsonl_where(l), &payload, &edited, err);
         json_decref(v);
         if (r < 0)
             break;
@@ -308,11 +184,11 @@ static int pack_lines(struct cart_lines *l, struct cart_stream_writer *w,
     if (!ended)
         return cart_err_set(err, CART_ETRUNC,
                             "%s: no line has \"record\":\"end\": the listing was cut off",
-                            l->name);
+                            cart_jsonl_where(l));
     return edited;
 }
 
-int cart_listing_pack(struct cart_lines *l, json_t *head, int fd, const char *out, int level,
+int cart_listing_pack(struct cart_jsonl *l, json_t *head, int fd, const char *out, int level,
                       struct cart_err *err)
 {
     struct cart_stream_writer *w;
@@ -320,7 +196,7 @@ int cart_listing_pack(struct cart_lines *l, json_t *head, int fd, const char *ou
 
     json_object_del(head, "record");
     if ((r = cart_stream_create(&w, fd, out, head, level, err)) < 0)
-        return r == CART_EUSAGE ? cart_err_wrap(err, CART_EFORMAT, "%s", cart_lines_where(l)) : r;
+        return r == CART_EUSAGE ? cart_err_wrap(err, CART_EFORMAT, "%s", cart_jsonl_where(l)) : r;
     edited = pack_lines(l, w, cart_kind_find(json_string_value(json_object_get(head, "kind"))), err);
     if (edited < 0) {
         cart_stream_abandon(w);

@@ -247,6 +247,7 @@ int cart_st_parse(struct cart_st *out, const void *bytes, size_t size, const cha
         r = cart_err_memory(err, "the metadata", 0);
         goto out;
     }
+    st.data_start = p + 8 + n;
     *out = st;
     st = (struct cart_st){0};
 out:

@@ -25,6 +25,7 @@ struct cart_st {
     struct cart_st_tensor *tensors; /* owned array, in data order; names and metadata owned, data borrowed from the image */
     size_t n;
     json_t *metadata;               /* object of strings; never NULL after parse */
+    const void *data_start;         /* where the header ends in the image */
     void *priv;
 };
 
@@ -47,7 +48,10 @@ int cart_st_dtype_find(const char *name); /* enum cart_st_dtype, or -1 for a nam
  * 8-byte types first. */
 int cart_st_build(struct cart_buf *b, const struct cart_st_tensor *tensors, size_t n, const json_t *metadata,
                   struct cart_err *err) CART_MUST_USE;
-/* The same, straight to a descriptor (large artifacts are not copied). */
+/* Appends the length field and the padded header of that image alone. */
+int cart_st_header(struct cart_buf *b, const struct cart_st_tensor *tensors, size_t n, const json_t *metadata,
+                   struct cart_err *err) CART_MUST_USE;
+/* The whole image straight to a descriptor (large artifacts are not copied). */
 int cart_st_write(int fd, const struct cart_st_tensor *tensors, size_t n, const json_t *metadata, const char *name,
                   struct cart_err *err) CART_MUST_USE;
 

@@ -111,6 +111,14 @@ static int build_header(struct cart_buf *b, const struct cart_st_tensor *tensors
     return r;
 }
 
+int cart_st_header(struct cart_buf *b, const struct cart_st_tensor *tensors, size_t n,
+                   const json_t *metadata, struct cart_err *err)
+{
+    size_t total;
+
+    return build_header(b, tensors, n, metadata, &total, err);
+}
+
 int cart_st_build(struct cart_buf *b, const struct cart_st_tensor *tensors, size_t n,
                   const json_t *metadata, struct cart_err *err)
 {

@@ -1,0 +1,225 @@
+#include "cartridge/convert.h"
+
+#include "stream/stream.h"
+#include "tensor/dtype.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "layers.<i>.<part>" with part k, v, k_sink or v_sink: the part, or NULL for any other name. */
+static const char *row_part(const char *name)
+{
+    static const char *const parts[] = {"k", "v", "k_sink", "v_sink"};
+    const char *p = name + 7;
+
+    if (strncmp(name, "layers.", 7) != 0 || *p < '0' || *p > '9')
+        return NULL;
+    p += strspn(p, "0123456789");
+    if (*p++ != '.')
+        return NULL;
+    for (size_t i = 0; i < CART_COUNTOF(parts); i++)
+        if (strcmp(p, parts[i]) == 0)
+            return parts[i];
+    return NULL;
+}
+
+static float value_at(enum cart_st_dtype d, const unsigned char *p)
+{
+    uint16_t half;
+    float x;
+
+    if (d == CART_ST_F32) {
+        memcpy(&x, p, sizeof x);
+        return x;
+    }
+    memcpy(&half, p, sizeof half);
+    return d == CART_ST_F16 ? cart_f16_to_f32(half) : cart_bf16_to_f32(half);
+}
+
+static bool is_row_type(enum cart_st_dtype d)
+{
+    return d == CART_ST_F32 || d == CART_ST_F16 || d == CART_ST_BF16;
+}
+
+bool cart_rows_present(const struct cart_st *st)
+{
+    for (size_t i = 0; i < st->n; i++) {
+        const char *part = row_part(st->tensors[i].name);
+        if (part != NULL && strcmp(part, "k") == 0)
+            return true;
+    }
+    return false;
+}
+
+static int check_tensor(const struct cart_st_tensor *t, const char *what, struct cart_err *err)
+{
+    const unsigned char *p = t->data;
+
+    if (!is_row_type(t->dtype))
+        return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: expected F32, F16 or BF16, found %s",
+                            what, t->name, cart_st_dtype_name(t->dtype));
+    if (t->rank != 3)
+        return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: expected [rows,heads,width], found "
+                            "%zu dimensions", what, t->name, t->rank);
+    size_t size = cart_st_dtype_size(t->dtype);
+    for (size_t i = 0; i < t->bytes / size; i++)
+        if (!isfinite(value_at(t->dtype, p + i * size)))
+            return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: value %zu is not finite", what,
+                                t->name, i);
+    return 0;
+}
+
+/* A layer's keys have values of the same shape beside them, and the same number of rows as in every other layer. */
+static int check_pair(const struct cart_st *st, const struct cart_st_tensor *t,
+                      const struct cart_st_tensor *first, const char *what, struct cart_err *err)
+{
+    char other[64];
+    size_t n = strlen(t->name);
+    const char *part = row_part(t->name);
+
+    if (n >= sizeof other)
+        return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: no layer has such a number", what,
+                            t->name);
+    memcpy(other, t->name, n + 1);
+    other[n - strlen(part)] = part[0] == 'k' ? 'v' : 'k';
+    const struct cart_st_tensor *u = cart_st_find(st, other);
+    if (u == NULL)
+        return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: expected beside %s, not found", what,
+                            other, t->name);
+    if (u->rank != 3 || u->shape[0] != t->shape[0])
+        return cart_err_set(err, CART_EFORMAT, "%s: tensors %s and %s differ in their rows", what,
+                            t->name, other);
+    if (t->shape[0] != first->shape[0])
+        return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: expected %zu rows as in %s, found %zu",
+                            what, t->name, first->shape[0], first->name, t->shape[0]);
+    return 0;
+}
+
+int cart_rows_check(const struct cart_st *st, const char *what, struct cart_err *err)
+{
+    const struct cart_st_tensor *first[2] = {NULL, NULL}; /* of the trainable rows, of the sinks */
+    int r;
+
+    for (size_t i = 0; i < st->n; i++) {
+        const struct cart_st_tensor *t = &st->tensors[i];
+        const char *part = row_part(t->name);
+        if (part == NULL)
+            continue;
+        const struct cart_st_tensor **f = &first[part[1] == '_'];
+        if ((r = check_tensor(t, what, err)) < 0)
+            return r;
+        if (*f == NULL)
+            *f = t;
+        if ((r = check_pair(st, t, *f, what, err)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* t's values as to, into new memory at *data. */
+static int convert_tensor(struct cart_st_tensor *t, enum cart_st_dtype to, unsigned char **data,
+                          const char *what, struct cart_err *err)
+{
+    size_t from_size = cart_st_dtype_size(t->dtype), size = cart_st_dtype_size(to);
+    size_t n = t->bytes / from_size;
+    unsigned char *p = malloc(n > 0 ? n * size : 1);
+
+    if ((*data = p) == NULL)
+        return cart_err_memory(err, t->name, n * size);
+    for (size_t i = 0; i < n; i++, p += size) {
+        float x = value_at(t->dtype, (const unsigned char *)t->data + i * from_size);
+        uint16_t half = to == CART_ST_F16 ? cart_f16_from_f32(x) : cart_bf16_from_f32(x);
+        if (to == CART_ST_F32)
+            memcpy(p, &x, sizeof x);
+        else
+            memcpy(p, &half, sizeof half);
+        if (!isfinite(value_at(to, p)))
+            return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: value %zu, %g, does not fit %s",
+                                what, t->name, i, (double)x, cart_st_dtype_name(to));
+    }
+    t->dtype = to;
+    t->data = *data;
+    t->bytes = n * size;
+    return 0;
+}
+
+static int extend_history(json_t *meta, const char *old, const char *dtype, const char *what,
+                          struct cart_err *err)
+{
+    json_t *head = NULL, *list = NULL, *options = json_pack("{s: s}", "dtype", dtype);
+    struct cart_buf text = CART_BUF_INIT;
+    int r = cart_json_parse(&list, old, strlen(old), what, err);
+
+    if (r < 0)
+        goto out;
+    head = json_pack("{s: o}", "history", list);
+    if ((list = cart_history_extend(head, "cart-view", options, NULL, err)) == NULL) {
+        r = cart_err_set(err, CART_EFORMAT, "%s: cart.history: expected a JSON array", what);
+        goto out;
+    }
+    r = cart_json_dump(list, &text, err);
+    json_decref(list);
+    if (r == 0 && json_object_set_new(meta, "cart.history", json_string(text.data)) < 0)
+        r = cart_err_memory(err, "the metadata", text.len);
+out:
+    json_decref(head);
+    json_decref(options);
+    cart_buf_release(&text);
+    return r;
+}
+
+/* A file that says nothing of itself goes on saying nothing. */
+static int describe(json_t *meta, enum cart_st_dtype to, const char *what, struct cart_err *err)
+{
+    const char *name = to == CART_ST_F32 ? "f32" : to == CART_ST_F16 ? "f16" : "bf16";
+    const char *history = NULL;
+    int r;
+
+    if (json_object_get(meta, "cart.version") == NULL)
+        return 0;
+    if (json_object_set_new(meta, "cart.dtype", json_string(name)) < 0)
+        return cart_err_memory(err, "the metadata", 0);
+    if ((r = cart_json_string_opt(meta, "cart.history", &history, what, err)) < 0)
+        return r;
+    return extend_history(meta, history != NULL ? history : "[]", name, what, err);
+}
+
+int cart_rows_convert(const struct cart_st *st, enum cart_st_dtype to, int fd, const char *out,
+                      const char *what, struct cart_err *err)
+{
+    struct cart_st_tensor *t = calloc(st->n + 1, sizeof *t);
+    unsigned char **data = calloc(st->n + 1, sizeof *data);
+    json_t *meta = json_copy(st->metadata);
+    bool changed = false;
+    int r;
+
+    if (t == NULL || data == NULL || meta == NULL) {
+        r = cart_err_memory(err, "the tensor directory", st->n);
+        goto done;
+    }
+    if (!cart_rows_present(st)) {
+        r = cart_err_set(err, CART_EFORMAT, "%s: expected a cartridge, found no tensor layers.<i>.k",
+                         what);
+        goto done;
+    }
+    if ((r = cart_rows_check(st, what, err)) < 0)
+        goto done;
+    memcpy(t, st->tensors, st->n * sizeof *t);
+    for (size_t i = 0; i < st->n; i++) {
+        if (row_part(t[i].name) == NULL || t[i].dtype == to)
+            continue;
+        changed = true;
+        if ((r = convert_tensor(&t[i], to, &data[i], what, err)) < 0)
+            goto done;
+    }
+    if (!changed || (r = describe(meta, to, what, err)) == 0)
+        r = cart_st_write(fd, t, st->n, meta, out, err);
+done:
+    for (size_t i = 0; i < st->n && data != NULL; i++)
+        free(data[i]);
+    free(data);
+    free(t);
+    json_decref(meta);
+    return r;
+}

@@ -1,0 +1,314 @@
+/* cart-view: looks into, checks, converts and joins every file of the family. Reads streams, safetensors images
+ * (cartridges among them) and GGUF files, told apart by content; writes JSON Lines, or with --pack, --cat and --dtype
+ * the binary forms. */
+#include "base/io.h"
+#include "base/opt.h"
+#include "cartridge/convert.h"
+#include "format/gguf.h"
+#include "model/listing.h"
+#include "stream/join.h"
+#include "stream/listing.h"
+#include "stream/sniff.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct options {
+    struct cart_common common;
+    bool pack, check, cat, data, gaps;
+    int dtype; /* index into the choices, -1: none */
+};
+
+/* One input, its kind known. Streams are read from fd on; of the others all bytes are in memory. */
+struct input {
+    int fd; /* -1 when closed */
+    const char *name;
+    enum cart_sniff kind;
+    unsigned char ahead[CART_SNIFF_BYTES];
+    size_t n_ahead;
+    struct cart_map map;
+    struct cart_buf buf;
+    const void *bytes;
+    size_t size;
+};
+
+static void input_release(struct input *in)
+{
+    if (in->fd > STDERR_FILENO)
+        close(in->fd);
+    cart_map_release(&in->map);
+    cart_buf_release(&in->buf);
+}
+
+/* What is left in a pipe, after the bytes that were taken to know its kind. */
+static int read_rest(struct input *in, struct cart_err *err)
+{
+    FILE *f = fdopen(dup(in->fd), "rb");
+    int r = cart_buf_add(&in->buf, in->ahead, in->n_ahead, err);
+    size_t got = 1;
+
+    if (f == NULL)
+        return cart_err_sys(err, "%s", in->name);
+    while (r == 0 && got > 0 && (r = cart_buf_reserve(&in->buf, (size_t)1 << 20, err)) == 0) {
+        got = fread(in->buf.data + in->buf.len, 1, (size_t)1 << 20, f);
+        in->buf.len += got;
+    }
+    if (r == 0 && ferror(f))
+        r = cart_err_sys(err, "%s: reading", in->name);
+    fclose(f);
+    in->bytes = in->buf.data;
+    in->size = in->buf.len;
+    return r;
+}
+
+static int load(struct input *in, const char *path, struct cart_err *err)
+{
+    struct stat st;
+    int r;
+
+    if (in->fd == STDIN_FILENO || fstat(in->fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return read_rest(in, err);
+    if ((r = cart_map_open(&in->map, path, err)) < 0)
+        return r;
+    in->bytes = in->map.data;
+    in->size = in->map.size;
+    return 0;
+}
+
+static int input_open(struct input *in, const char *path, struct cart_err *err)
+{
+    bool standard = strcmp(path, "-") == 0;
+    int n;
+
+    *in = (struct input){.fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC),
+                         .name = standard ? "standard input" : path};
+    if (in->fd < 0)
+        return cart_err_sys(err, "%s", path);
+    if ((n = cart_sniff_read(in->fd, in->ahead, in->name, err)) < 0)
+        return n;
+    in->n_ahead = (size_t)n;
+    in->kind = cart_sniff(in->ahead, in->n_ahead);
+    switch (in->kind) {
+    case CART_SNIFF_STREAM:
+        return 0;
+    case CART_SNIFF_SAFETENSORS:
+    case CART_SNIFF_GGUF:
+        return load(in, path, err);
+    case CART_SNIFF_EMPTY:
+    case CART_SNIFF_STREAM_CUT:
+        return cart_err_set(err, CART_ETRUNC, "%s: expected a cart stream, safetensors or GGUF file, "
+                            "found %s", in->name, cart_sniff_name(in->kind));
+    default:
+        return cart_err_set(err, CART_EFORMAT, "%s: expected a cart stream, safetensors or GGUF "
+                            "file, found %s", in->name, cart_sniff_name(in->kind));
+    }
+}
+
+static int check_rows(const struct input *in, struct cart_err *err)
+{
+    struct cart_st st;
+    int r = cart_st_parse(&st, in->bytes, in->size, in->name, err);
+
+    if (r < 0)
+        return r;
+    if (cart_rows_present(&st))
+        r = cart_rows_check(&st, in->name, err);
+    cart_st_release(&st);
+    return r;
+}
+
+/* Lists in on fd, or only checks it where fd < 0. */
+static int view(const struct input *in, bool data, int fd, const char *out, struct cart_err *err)
+{
+    struct cart_stream_reader *reader;
+    struct cart_gguf *g;
+    int r;
+
+    switch (in->kind) {
+    case CART_SNIFF_STREAM:
+        r = cart_stream_open_ahead(&reader, in->fd, in->name, in->ahead, in->n_ahead, NULL, err);
+        if (r < 0)
+            return r;
+        r = cart_listing_stream(reader, fd, out, err);
+        cart_stream_close(reader);
+        return r;
+    case CART_SNIFF_GGUF:
+        if ((r = cart_gguf_parse(&g, in->bytes, in->size, in->name, err)) < 0)
+            return r;
+        if (fd >= 0)
+            r = cart_model_listing(g, data, fd, out, err);
+        cart_gguf_close(g);
+        return r;
+    default:
+        if (fd < 0)
+            return check_rows(in, err);
+        return cart_listing_safetensors(in->bytes, in->size, in->name, data, fd, out, err);
+    }
+}
+
+static int list_all(const struct options *o, const char *const *paths, size_t n, int fd,
+                    const char *out, struct cart_err *err)
+{
+    int r = 0;
+
+    for (size_t i = 0; i < n && r == 0; i++) {
+        struct input in;
+        if ((r = input_open(&in, paths[i], err)) == 0)
+            r = view(&in, o->data, fd, out, err);
+        input_release(&in);
+    }
+    return r;
+}
+
+/* Every file gets its verdict; the exit status is that of the first bad one. */
+static int check_all(const char *const *paths, size_t n)
+{
+    int first = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        struct cart_err err = {0};
+        struct input in;
+        int r = input_open(&in, paths[i], &err);
+        if (r == 0)
+            r = view(&in, false, -1, "", &err);
+        if (r < 0)
+            cart_log(CART_LOG_ERROR, "%s", err.msg);
+        else
+            cart_log(CART_LOG_INFO, "%s: whole and consistent: %s", in.name,
+                     cart_sniff_name(in.kind));
+        first = first != 0 ? first : r;
+        input_release(&in);
+    }
+    return cart_err_status(first);
+}
+
+static int pack(const struct options *o, const char *path, int fd, const char *out,
+                struct cart_err *err)
+{
+    struct cart_jsonl *lines;
+    json_t *head = NULL;
+    const char *record;
+    int r;
+
+    if ((r = cart_jsonl_open(&lines, path, err)) < 0)
+        return r;
+    if ((r = cart_jsonl_next(lines, &head, &record, err)) == 0)
+        r = cart_err_set(err, CART_ETRUNC, "%s: expected a listing, found nothing", path);
+    else if (r > 0 && strcmp(record, "head") == 0)
+        r = cart_listing_pack(lines, head, fd, out, (int)o->common.compress, err);
+    else if (r > 0 && strcmp(record, "safetensors") == 0 && o->common.compress != 0)
+        r = cart_err_set(err, CART_EUSAGE, "--compress: a safetensors file is never compressed");
+    else if (r > 0 && strcmp(record, "safetensors") == 0)
+        r = cart_listing_pack_safetensors(lines, head, fd, out, err);
+    else if (r > 0)
+        r = cart_err_set(err, CART_EFORMAT,
+                         "%s: record: expected head or safetensors in the first line",
+                         cart_jsonl_where(lines));
+    if (r > 0)
+        cart_log(CART_LOG_WARNING, "%s: the end line states other counts or another digest than what "
+                 "was packed: the listing was edited", path);
+    json_decref(head);
+    cart_jsonl_close(lines);
+    return r > 0 ? 0 : r;
+}
+
+static int convert(const struct options *o, const char *path, int fd, const char *out,
+                   struct cart_err *err)
+{
+    static const enum cart_st_dtype dtypes[] = {CART_ST_F16, CART_ST_BF16, CART_ST_F32};
+    struct input in;
+    struct cart_st st;
+    int r = input_open(&in, path, err);
+
+    if (r == 0 && in.kind != CART_SNIFF_SAFETENSORS)
+        r = cart_err_set(err, CART_EFORMAT, "%s: expected a cartridge, found %s", in.name,
+                         cart_sniff_name(in.kind));
+    if (r == 0 && (r = cart_st_parse(&st, in.bytes, in.size, in.name, err)) == 0) {
+        r = cart_rows_convert(&st, dtypes[o->dtype], fd, out, in.name, err);
+        cart_st_release(&st);
+    }
+    input_release(&in);
+    return r;
+}
+
+static int check_options(const struct options *o, size_t n, struct cart_err *err)
+{
+    int modes = o->pack + o->check + o->cat + (o->dtype >= 0);
+
+    if (modes > 1)
+        return cart_err_set(err, CART_EUSAGE,
+                            "--pack, --check, --cat and --dtype: expected one of them");
+    if (o->data && modes > 0)
+        return cart_err_set(err, CART_EUSAGE, "--data: only for a listing");
+    if (o->gaps && !o->cat)
+        return cart_err_set(err, CART_EUSAGE, "--allow-gaps: only with --cat");
+    if (o->common.compress != 0 && !o->pack && !o->cat)
+        return cart_err_set(err, CART_EUSAGE, "--compress: only with --pack or --cat");
+    if (o->check && o->common.output != NULL)
+        return cart_err_set(err, CART_EUSAGE, "--output: --check writes nothing");
+    if ((o->pack || o->dtype >= 0) && n > 1)
+        return cart_err_set(err, CART_EUSAGE, "expected one file, found %zu", n);
+    if (n == 0 && isatty(STDIN_FILENO))
+        return cart_err_set(err, CART_EUSAGE, "nothing to read: name a file, or - for this terminal");
+    return 0;
+}
+
+static int run(const struct options *o, const char *const *paths, size_t n, struct cart_err *err)
+{
+    bool text = !o->pack && !o->cat && o->dtype < 0;
+    struct cart_output out;
+    const char *name = o->common.output != NULL ? o->common.output : "standard output";
+    int r;
+
+    if ((r = cart_output_open(&out, o->common.output, text, err)) < 0)
+        return r;
+    if (o->pack)
+        r = pack(o, paths[0], out.fd, name, err);
+    else if (o->cat)
+        r = cart_stream_join(paths, n, out.fd, name, (int)o->common.compress, o->gaps, err);
+    else if (o->dtype >= 0)
+        r = convert(o, paths[0], out.fd, name, err);
+    else
+        r = list_all(o, paths, n, out.fd, name, err);
+    if (r == 0)
+        return cart_output_commit(&out, err);
+    cart_output_abandon(&out);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const standard[] = {"-"};
+    struct options o = {.dtype = -1};
+    struct cart_err err = {0};
+    bool done = false;
+    int first, r;
+    const struct cart_opt table[] = {
+        CART_OPT_FLAG(0, "pack", &o.pack, "make a stream or safetensors file of its listing"),
+        CART_OPT_FLAG(0, "check", &o.check, "verdict only: exit 0 if whole and consistent, else 3"),
+        CART_OPT_FLAG(0, "cat", &o.cat, "join the streams of one run's shards"),
+        CART_OPT_FLAG(0, "allow-gaps", &o.gaps,
+                      "with --cat: conversations may be missing between two files"),
+        CART_OPT_ENUM(0, "dtype", &o.dtype, "f16|bf16|f32", "convert a cartridge's rows"),
+        CART_OPT_FLAG(0, "data", &o.data, "list the values of tensors, and arrays whole"),
+        CART_OPT_END,
+    };
+    const struct cart_tool tool = {
+        "cart-view", "look into, check, convert and join streams and artifacts", "[FILE|-]...", table,
+        CART_USES_OUTPUT | CART_USES_COMPRESS, &o.common};
+
+    if ((r = cart_opt_parse(&tool, argc, argv, &first, &done, &err)) < 0 || done)
+        return cart_main_end(r, 0, &err);
+    size_t n = (size_t)(argc - first);
+    const char *const *paths = n > 0 ? (const char *const *)&argv[first] : standard;
+    if ((r = check_options(&o, n, &err)) < 0)
+        return cart_main_end(r, 0, &err);
+    n = n > 0 ? n : 1;
+    if (o.check)
+        return cart_main_end(0, check_all(paths, n), &err);
+    return cart_main_end(run(&o, paths, n, &err), 0, &err);
+}
