@@ -173,52 +173,84 @@ static int seen_before(struct cart_docs *d, const unsigned char digest[32], stru
 
 /* --- one document --- */
 
-/* Bytes to a document: 1 and *doc, or 0 when they were passed over. */
-static int make_document(struct cart_docs *d, const char *path, const char *id, const char *bytes,
-                         size_t size, struct cart_document *doc, struct cart_err *err)
+/* Accepts a document: counts it and fills what follows from its bytes. */
+static int finish_document(struct cart_docs *d, struct cart_document *made,
+                           struct cart_document *doc, struct cart_err *err)
 {
+    cart_sha256(made->bytes, made->size, made->sha256);
+    int r = seen_before(d, made->sha256, err);
+    if (r < 0)
+        return r;
+    if (r > 0)
+        note(d, CART_DOCS_DUPLICATE, made->path, "the same bytes as an earlier document");
+    made->index = d->stats.documents++;
+    d->stats.bytes += made->size;
+    *doc = *made;
+    return 1;
+}
+
+/* A line's text is text already, whatever it holds: 1 and *doc, or 0 when it is empty. */
+static int make_line_document(struct cart_docs *d, const char *path, const char *id,
+                              const char *text, size_t n, struct cart_document *doc,
+                              struct cart_err *err)
+{
+    struct cart_document made = {
+        .path = path, .id = id, .bytes = text, .size = n, .text = text, .n_text = n};
+
+    if (n > 0)
+        return finish_document(d, &made, doc, err);
+    note(d, CART_DOCS_EMPTY, path, "it is empty");
+    return 0;
+}
+
+/* Text that is not UTF-8 from byte valid of made->text on: 1 when it was replaced, 0 when the
+ * document is passed over. */
+static int mend(struct cart_docs *d, struct cart_document *made, size_t valid, struct cart_err *err)
+{
+    size_t at = valid + (size_t)(made->text - made->bytes);
+    char detail[128];
+    int r;
+
+    if (d->o.invalid == CART_DOCS_FAIL)
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: expected UTF-8, found byte 0x%02x at offset %zu", made->path,
+                            (unsigned char)made->bytes[at], at);
+    if (d->o.invalid == CART_DOCS_SKIP) {
+        snprintf(detail, sizeof detail, "byte %zu is no UTF-8: convert it with iconv -t UTF-8", at);
+        note(d, CART_DOCS_NOT_UTF8, made->path, detail);
+        return 0;
+    }
+    cart_buf_reset(&d->replaced);
+    r = cart_content_replace(made->text, made->n_text, &d->replaced, &made->replaced, err);
+    if (r < 0)
+        return cart_err_wrap(err, r, "%s", made->path);
+    made->text = d->replaced.data;
+    made->n_text = d->replaced.len;
+    return 1;
+}
+
+/* A file's bytes to a document: 1 and *doc, or 0 when they were passed over. */
+static int make_document(struct cart_docs *d, const char *path, const char *bytes, size_t size,
+                         struct cart_document *doc, struct cart_err *err)
+{
+    struct cart_document made = {
+        .path = path, .id = path, .bytes = bytes, .size = size, .text = bytes, .n_text = size};
     enum cart_docs_reason reason;
     char detail[256];
-    int r;
+    int r = 1;
 
     if (!cart_content_judge(bytes, size, d->o.markup, &reason, detail, sizeof detail)) {
         note(d, reason, path, detail);
         return 0;
     }
-    struct cart_document made = {
-        .path = path, .id = id, .bytes = bytes, .size = size, .text = bytes, .n_text = size};
     if (size >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0) {
         made.text += 3;
         made.n_text -= 3;
     }
     size_t valid = cart_text_valid(made.text, made.n_text);
-    if (valid < made.n_text) {
-        size_t at = valid + (size_t)(made.text - bytes);
-        snprintf(detail, sizeof detail, "byte %zu is no UTF-8: convert it with iconv -t UTF-8", at);
-        if (d->o.invalid == CART_DOCS_FAIL)
-            return cart_err_set(err, CART_EFORMAT,
-                                "%s: expected UTF-8, found byte 0x%02x at offset %zu", path,
-                                (unsigned char)bytes[at], at);
-        if (d->o.invalid == CART_DOCS_SKIP) {
-            note(d, CART_DOCS_NOT_UTF8, path, detail);
-            return 0;
-        }
-        cart_buf_reset(&d->replaced);
-        if ((r = cart_content_replace(made.text, made.n_text, &d->replaced, &made.replaced, err)) <
-            0)
-            return cart_err_wrap(err, r, "%s", path);
-        made.text = d->replaced.data;
-        made.n_text = d->replaced.len;
-    }
-    cart_sha256(bytes, size, made.sha256);
-    if ((r = seen_before(d, made.sha256, err)) < 0)
-        return r;
-    if (r > 0)
-        note(d, CART_DOCS_DUPLICATE, path, "the same bytes as an earlier document");
-    made.index = d->stats.documents++;
-    d->stats.bytes += size;
-    *doc = made;
-    return 1;
+    if (valid < made.n_text)
+        r = mend(d, &made, valid, err);
+    return r <= 0 ? r : finish_document(d, &made, doc, err);
 }
 
 /* The next document of the JSON Lines being read: 1, or 0 at their end. shown_doc keeps the path of
@@ -242,12 +274,12 @@ static int next_line(struct cart_docs *d, struct cart_document *doc, struct cart
                      d->o.max_document);
             note(d, CART_DOCS_LARGE, path, detail);
         } else if (d->o.whole_lines) {
-            r = make_document(d, path, path, d->lines.line.data, d->lines.line.len, doc, err);
+            r = make_line_document(d, path, path, d->lines.line.data, d->lines.line.len, doc, err);
             if (r != 0)
                 return r;
         } else if (cart_lines_document(&d->lines, &d->o, &text, &n, &id, d->scratch, detail,
                                        sizeof detail)) {
-            r = make_document(d, path, id[0] ? id : path, text, n, doc, err);
+            r = make_line_document(d, path, id[0] ? id : path, text, n, doc, err);
             if (r != 0)
                 return r;
         } else if (d->o.invalid == CART_DOCS_FAIL) {
@@ -330,7 +362,7 @@ static int take(struct cart_docs *d, struct cart_source *s, const char *name, bo
         note(d, CART_DOCS_LARGE, path, detail);
         return 0;
     }
-    return make_document(d, path, path, d->raw.data, d->raw.len, doc, err);
+    return make_document(d, path, d->raw.data, d->raw.len, doc, err);
 }
 
 static void close_file(struct cart_docs *d)

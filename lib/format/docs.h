@@ -15,21 +15,22 @@
  * set and it begins with "{", or if it is standard input and its first line is an object with the
  * text field. Blank lines are ignored; odd ones follow options->invalid.
  *
- * A document's text is valid UTF-8 without byte order mark; line ends stay as they are. What is no
- * text is passed over with a reason, reported through options->report and counted; see enum
- * cart_docs_reason. Memory: one document (and, with a replacement, its text), the listing of the
- * open directories, 40 bytes per document for the duplicates. */
+ * A file's text is valid UTF-8 without byte order mark; line ends stay as they are. What is no text
+ * is passed over with a reason, reported through options->report and counted; see enum
+ * cart_docs_reason. The text field of a JSON line is text as it stands, whatever characters it
+ * holds. Memory: one document (and, with a replacement, its text), the listings of the directories
+ * above it, at most 128 bytes per document for the duplicates. */
 #ifndef CART_FORMAT_DOCS_H
 #define CART_FORMAT_DOCS_H
 
 #include "base/err.h"
 
-#define CART_DOCS_MAX_DOCUMENT ((size_t)256 << 20) /* default cap on one document, bytes */
-#define CART_DOCS_MAX_ARCHIVE                                                 \
-    ((uint64_t)16 << 30)        /* default cap on what one archive unpacks to \
-                                 */
-#define CART_DOCS_MAX_RATIO 200 /* default cap on unpacked / packed, beyond the first 16 MiB */
-#define CART_DOCS_MAX_MEMBERS ((size_t)1 << 20) /* default cap on members of one archive */
+/* Default caps: bytes of one document; bytes that one archive unpacks to; unpacked bytes for each
+ * packed one, beyond the first 16 MiB; members of one archive. */
+#define CART_DOCS_MAX_DOCUMENT ((size_t)256 << 20)
+#define CART_DOCS_MAX_ARCHIVE ((uint64_t)16 << 30)
+#define CART_DOCS_MAX_RATIO 200
+#define CART_DOCS_MAX_MEMBERS ((size_t)1 << 20)
 
 /* What to do with text that is not UTF-8 and with lines that are not the objects they should be. */
 enum cart_docs_invalid {
@@ -68,7 +69,7 @@ typedef void cart_docs_report_fn(void *ctx, const struct cart_docs_note *note);
 struct cart_docs_options {
     enum cart_docs_invalid invalid;
     bool jsonl, markup;
-    bool whole_lines; /* every line of every text is a document as it stands, whatever its name */
+    bool whole_lines; /* every line of every text is a document as it stands, unchecked */
     const char *text_field, *id_field;           /* NULL: "text", "id" */
     size_t max_document, max_members, max_ratio; /* 0: the defaults above */
     uint64_t max_archive;

@@ -405,6 +405,13 @@ static void test_lines(void **state)
     pack_text(a, "x", "{\"text\":\"packed\"}\n");
     pack_close(a);
     expect("e.ndjson.gz", plain, "e.ndjson.gz:1=packed\n");
+    struct archive *z = pack_open("mixed.tar", TAR);
+    pack_text(z, "page.jsonl", "{\"text\":\"\\ufeff<html>\\u0001\"}\n");
+    pack_close(z);
+    expect("mixed.tar", plain, "mixed.tar/page.jsonl:1=\xef\xbb\xbf<html>\x01\n");
+    struct cart_docs_options whole = {.whole_lines = true};
+    write_text("g.txt", "{\"messages\":[]}\n\nnot JSON\n");
+    expect("g.txt", whole, "g.txt:1={\"messages\":[]}\ng.txt:3=not JSON\n");
     struct cart_docs_options small = {.max_document = 24};
     write_text("f.jsonl", "{\"text\":\"this line is too long\"}\n{\"text\":\"short\"}\n");
     expect("f.jsonl", small,
