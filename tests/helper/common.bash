@@ -2,13 +2,13 @@
 # folder (BATS_TEST_TMPDIR), removed afterwards.
 #   CART_ROOT    the repository           CART_BIN   the folder of the tools under test (first on PATH)
 #   CART_SHARED  the folder that holds data/ (default ../shared)
-#   CART_TINY    the tiny random models in it, one of each family
+#   CART_TINY    tiny random models, one of each family; larger ones are only under CART_SHARED
 
 CART_ROOT=${CART_TEST_ROOT:-$(cd "$BATS_TEST_DIRNAME" && git rev-parse --show-toplevel 2>/dev/null)}
 [ -n "$CART_ROOT" ] || CART_ROOT=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
 CART_BIN=${CART_BIN:-$CART_ROOT/build/release/bin}
 CART_SHARED=${CART_SHARED:-$CART_ROOT/../shared}
-CART_TINY=$CART_SHARED/data/tiny-models
+CART_TINY=$CART_ROOT/tests/golden/tiny
 export CART_ROOT CART_BIN CART_SHARED CART_TINY
 PATH=$CART_BIN:$PATH
 # What a developer has set must not decide a test.
@@ -67,10 +67,15 @@ cart_need() {
     done
 }
 
-# cart_tiny NAME: sets CART_MODEL to the tiny model of that name (the file without .gguf).
+# cart_tiny NAME: sets CART_MODEL to the tiny model of that name (the file without .gguf), from the repository or, for
+# the larger ones, from the shared data.
 cart_tiny() {
-    cart_need "$CART_TINY/$1.gguf" || return 1
-    export CART_MODEL=$CART_TINY/$1.gguf
+    CART_MODEL=$CART_TINY/$1.gguf
+    if [ ! -e "$CART_MODEL" ]; then
+        CART_MODEL=$CART_SHARED/data/tiny-models/$1.gguf
+        cart_need "$CART_MODEL" || return 1
+    fi
+    export CART_MODEL
 }
 
 # cart_need_tool COMMAND...: for what a test uses beside the tools (jq, python3). make check has installed them.

@@ -1,0 +1,82 @@
+#include "helper/limits.h"
+
+#include "base/clock.h"
+#include "base/cpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One measurement: every worker runs the same loop. */
+struct job {
+    long rounds;
+    const float *data;
+    size_t per_unit;
+    volatile float sink;
+};
+
+static void fma_unit(void *ctx, size_t unit, size_t worker)
+{
+    struct job *j = ctx;
+    (void)unit;
+    (void)worker;
+    if (cart_cpu_path() == CART_CPU_AVX512)
+        j->sink = limit_fma_loop_avx512(j->rounds);
+    else if (cart_cpu_path() == CART_CPU_AVX2)
+        j->sink = limit_fma_loop_avx2(j->rounds);
+}
+
+static void read_unit(void *ctx, size_t unit, size_t worker)
+{
+    struct job *j = ctx;
+    const float *p = j->data + unit * j->per_unit;
+    (void)worker;
+    if (cart_cpu_path() == CART_CPU_AVX512) {
+        j->sink = limit_read_loop_avx512(p, j->per_unit);
+    } else if (cart_cpu_path() == CART_CPU_AVX2) {
+        j->sink = limit_read_loop_avx2(p, j->per_unit);
+    } else {
+        float s = 0;
+        for (size_t i = 0; i < j->per_unit; i++)
+            s += p[i];
+        j->sink = s;
+    }
+}
+
+/* Best of several: what the machine can do, not what else it was doing. */
+double limit_fma(struct cart_pool *pool)
+{
+    struct job j = {.rounds = 1000000};
+    double flop = (cart_cpu_path() == CART_CPU_AVX512 ? 512.0 : 192.0) * (double)j.rounds, best = 0;
+    size_t T = cart_pool_threads(pool);
+    if (cart_cpu_path() == CART_CPU_GENERIC)
+        return 0;
+    for (int i = 0; i < 7; i++) {
+        double t = cart_clock_now();
+        cart_pool_run(pool, T, fma_unit, &j);
+        double rate = flop * (double)T / (cart_clock_now() - t);
+        best = rate > best ? rate : best;
+    }
+    return best;
+}
+
+double limit_read(struct cart_pool *pool)
+{
+    size_t bytes = (size_t)512 << 20, units = 64;
+    float *data = aligned_alloc(64, bytes);
+    if (!data) {
+        perror("limit_read");
+        exit(5);
+    }
+    memset(data, 1, bytes);
+    struct job j = {.data = data, .per_unit = bytes / sizeof(float) / units};
+    double best = 0;
+    for (int i = 0; i < 9; i++) {
+        double t = cart_clock_now();
+        cart_pool_run(pool, units, read_unit, &j);
+        double rate = (double)bytes / (cart_clock_now() - t);
+        best = rate > best ? rate : best;
+    }
+    free(data);
+    return best;
+}
