@@ -135,10 +135,10 @@ static bool run_spans(struct plan *p, const struct cart_attn_item *it)
     return true;
 }
 
-void cart_attention_forward(const struct cart_attn_item *items, size_t n, const struct cart_attn_dims *d,
-                            struct cart_pool *pool)
+void cart_attention_forward_with(const struct cart_attention_kernels *kernels, const struct cart_attn_item *items,
+                                 size_t n, const struct cart_attn_dims *d, struct cart_pool *pool)
 {
-    struct plan p = {.kernels = cart_tensor_kernels()->attention, .d = d, .pool = pool};
+    struct plan p = {.kernels = kernels, .d = d, .pool = pool};
     size_t threads = cart_pool_threads(pool), G = d->H / d->HK, rows = 0, chunk, most;
     bool spans = threads > 1 && n * d->HK < 2 * threads;
 
@@ -202,10 +202,11 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
 
 /* A unit is one KV head of one item, whose five products share scores. Where these are too few for the threads, keys
  * (for dk and dv) and rows (for dq) are cut into pieces that each work out scores again: seven products, more threads. */
-void cart_attention_backward(const struct cart_attn_item *items, const struct cart_attn_grad *grads, size_t n,
-                             const struct cart_attn_dims *d, struct cart_pool *pool)
+void cart_attention_backward_with(const struct cart_attention_kernels *kernels, const struct cart_attn_item *items,
+                                  const struct cart_attn_grad *grads, size_t n, const struct cart_attn_dims *d,
+                                  struct cart_pool *pool)
 {
-    struct back_plan p = {cart_tensor_kernels()->attention, items, grads, d, pool, 1};
+    struct back_plan p = {kernels, items, grads, d, pool, 1};
     size_t threads = cart_pool_threads(pool), units = n * d->HK;
 
     assert(d->DH > 0 && d->DH <= CART_ATTN_HEAD_MAX && d->H % d->HK == 0);
@@ -214,4 +215,16 @@ void cart_attention_backward(const struct cart_attn_item *items, const struct ca
     if (2 * units < 3 * threads && units % threads != 0)
         p.pieces = (2 * threads + units - 1) / units;
     cart_pool_run(pool, p.pieces > 1 ? units * 2 * p.pieces : units, backward_unit, &p);
+}
+
+void cart_attention_forward(const struct cart_attn_item *items, size_t n, const struct cart_attn_dims *d,
+                            struct cart_pool *pool)
+{
+    cart_attention_forward_with(cart_tensor_kernels()->attention, items, n, d, pool);
+}
+
+void cart_attention_backward(const struct cart_attn_item *items, const struct cart_attn_grad *grads, size_t n,
+                             const struct cart_attn_dims *d, struct cart_pool *pool)
+{
+    cart_attention_backward_with(cart_tensor_kernels()->attention, items, grads, n, d, pool);
 }

@@ -52,6 +52,13 @@ static inline size_t cart_attn_first_key(const struct cart_attn_dims *d, size_t 
     return d->window && pos >= d->window ? pos + 1 - d->window : 0;
 }
 
+/* The functions of attention.h with a chosen variant. */
+void cart_attention_forward_with(const struct cart_attention_kernels *kernels, const struct cart_attn_item *items,
+                                 size_t n, const struct cart_attn_dims *d, struct cart_pool *pool);
+void cart_attention_backward_with(const struct cart_attention_kernels *kernels, const struct cart_attn_item *items,
+                                  const struct cart_attn_grad *grads, size_t n, const struct cart_attn_dims *d,
+                                  struct cart_pool *pool);
+
 extern const struct cart_attention_kernels cart_attention_kernels_generic;
 extern const struct cart_attention_kernels cart_attention_kernels_fma;
 extern const struct cart_attention_kernels cart_attention_kernels_avx2;
