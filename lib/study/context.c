@@ -13,7 +13,6 @@ int cart_context_build(struct cart_ids *out, const struct cart_chat *chat, const
     const uint32_t *close = cart_chat_turn_close(chat, &n_close);
     size_t first = span.first;
     size_t end = span.end;
-    void *items = out->data;
     int r;
 
     if (kind != CART_CONTEXT_CORPUS) {
@@ -24,6 +23,7 @@ int cart_context_build(struct cart_ids *out, const struct cart_chat *chat, const
     assert(first <= end && end <= corpus->tokens);
     if ((r = cart_ids_add(out, open, n_open, err)) < 0)
         return r;
+    void *items = out->data;
     r = cart_array_reserve(&items, &out->cap, out->n + (end - first), sizeof *out->data, err);
     out->data = items;
     if (r < 0)

@@ -1,0 +1,69 @@
+#include "study/estimate.h"
+
+#include "base/clock.h"
+#include "model/head.h"
+
+#include <stdlib.h>
+
+#define STEPS 4
+#define PROMPT ((size_t)256)
+
+static int time_decode(struct cart_engine *e, const struct cart_kv_part *part, struct cart_session *sessions,
+                       struct cart_span *spans, size_t streams, float *rows, double *seconds, struct cart_err *err)
+{
+    static const uint32_t id = 0;
+    const struct cart_model *m = cart_engine_model(e);
+    float *logits = rows + streams * m->D;
+    int r;
+
+    for (size_t i = 0; i < streams; i++) {
+        if ((r = cart_session_init(&sessions[i], m, &part, 1, STEPS, err)) < 0)
+            return r;
+    }
+    double start = cart_clock_now();
+    for (size_t step = 0; step < STEPS; step++) {
+        for (size_t i = 0; i < streams; i++)
+            spans[i] = (struct cart_span){&id, 1, cart_session_kv(&sessions[i]), NULL, 1};
+        if ((r = cart_engine_forward(e, spans, streams, rows, err)) < 0)
+            return r;
+        cart_head_logits(m, rows, streams, logits, cart_engine_pool(e));
+    }
+    *seconds = cart_clock_now() - start;
+    return 0;
+}
+
+int cart_estimate_rates(struct cart_engine *e, size_t streams, struct cart_rates *out, struct cart_err *err)
+{
+    const struct cart_model *m = cart_engine_model(e);
+    size_t n = m->context > PROMPT + STEPS ? PROMPT : m->context > 2 * STEPS ? m->context - 2 * STEPS : 1;
+    struct cart_session *sessions = calloc(streams, sizeof *sessions);
+    struct cart_span *spans = calloc(streams, sizeof *spans);
+    float *rows = calloc(streams, (m->D + m->V) * sizeof *rows);
+    uint32_t *ids = calloc(n, sizeof *ids);
+    struct cart_prefix *prefix = NULL;
+    double seconds = 0;
+    int r;
+
+    if (sessions == NULL || spans == NULL || rows == NULL || ids == NULL) {
+        r = cart_err_memory(err, "a calibration", streams * (m->D + m->V) * sizeof *rows);
+        goto out;
+    }
+    for (size_t i = 0; i < n; i++)
+        ids[i] = (uint32_t)(i % m->V);
+    double start = cart_clock_now();
+    if ((r = cart_prefix_acquire(e, ids, n, &prefix, err)) < 0)
+        goto out;
+    double prefill = cart_clock_now() - start;
+    r = time_decode(e, cart_prefix_part(prefix), sessions, spans, streams, rows, &seconds, err);
+    out->prefill = (double)n / (prefill > 0 ? prefill : 1e-9);
+    out->decode = (double)(streams * STEPS) / (seconds > 0 ? seconds : 1e-9);
+out:
+    for (size_t i = 0; sessions != NULL && i < streams; i++)
+        cart_session_release(&sessions[i]);
+    cart_prefix_release(e, prefix);
+    free(sessions);
+    free(spans);
+    free(rows);
+    free(ids);
+    return r;
+}

@@ -1,0 +1,335 @@
+/* cart-selfstudy: reads a token stream; writes a conversation stream (with --targets the target stream that cart-teacher
+ * would make of it): the model interviews itself about chunks of the corpus. Changes nothing else; FILE.part is what an
+ * interrupted run goes on from. */
+#include "base/interrupt.h"
+#include "base/opt.h"
+#include "model/model.h"
+#include "study/estimate.h"
+#include "study/selfstudy.h"
+#include "study/stage.h"
+#include "study/teacher.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct options {
+    struct cart_common common;
+    struct cart_selfstudy_options study;
+    struct cart_teacher_options teacher;
+    size_t n, cache;
+    const char *chunk, *seed_types, *shard, *profile;
+    int context;
+    bool targets, resume;
+    uint64_t total, first, end; /* conversations of the run; of this shard */
+};
+
+struct work {
+    const struct options *o;
+    struct cart_model *m;
+    struct cart_pool *pool;
+    struct cart_engine *e;
+    struct cart_stream_reader *in;
+    struct cart_corpus corpus;
+    struct cart_plan *plan;
+    struct cart_selfstudy *study;
+    struct cart_teacher *teacher;
+    struct cart_stage stage;
+    json_t *head;
+    struct cart_progress progress;
+};
+
+/* "A:B" or "A/B" with 1 <= A <= B. */
+static int parse_pair(const char *text, char mark, size_t max, size_t *a, size_t *b, const char *option,
+                      struct cart_err *err)
+{
+    unsigned long long v[2] = {0, 0};
+    const char *at = text;
+
+    for (int i = 0; i < 2; i++) {
+        char *end = NULL;
+        if (*at >= '0' && *at <= '9')
+            v[i] = strtoull(at, &end, 10);
+        if (end == NULL || *end != (i == 0 ? mark : '\0') || v[i] == 0 || v[i] > max)
+            return cart_err_set(err, CART_EUSAGE, "%s: expected A%cB with 1 <= A <= B <= %zu, given %s", option, mark, max,
+                                text);
+        at = end + 1;
+    }
+    if (v[0] > v[1])
+        return cart_err_set(err, CART_EUSAGE, "%s: expected A%cB with A <= B, given %s", option, mark, text);
+    *a = (size_t)v[0];
+    *b = (size_t)v[1];
+    return 0;
+}
+
+static int check(struct options *o, struct cart_err *err)
+{
+    struct cart_plan_options *p = &o->study.plan;
+    size_t i = 1;
+    size_t shards = 1;
+    int r;
+
+    if ((r = parse_pair(o->chunk, ':', 1 << 20, &p->chunk_min, &p->chunk_max, "--chunk", err)) < 0 ||
+        (o->shard != NULL && (r = parse_pair(o->shard, '/', 1 << 20, &i, &shards, "--shard", err)) < 0) ||
+        (r = cart_seed_weights_parse(p->weights, o->seed_types, err)) < 0)
+        return r;
+    p->context = (enum cart_context_choice)o->context;
+    o->total = (uint64_t)o->n + p->held_out;
+    o->first = o->total * (i - 1) / shards;
+    o->end = o->total * i / shards;
+    return 0;
+}
+
+/* ---- writing ---- */
+
+static int on_targets(void *ctx, const struct cart_conversation *c, struct cart_err *err)
+{
+    struct work *w = ctx;
+
+    return cart_stage_write(&w->stage, c, err);
+}
+
+static int on_conversation(void *ctx, uint64_t n, struct cart_conversation *c, struct cart_err *err)
+{
+    struct work *w = ctx;
+    const struct cart_selfstudy_counts *k = cart_selfstudy_counts(w->study);
+    char note[64];
+    int r = 0;
+
+    if (c == NULL)
+        cart_log(CART_LOG_INFO, "conversation %llu: empty, left out", (unsigned long long)n);
+    else if (w->teacher != NULL)
+        r = cart_teacher_push(w->teacher, c, err);
+    else
+        r = cart_stage_write(&w->stage, c, err);
+    snprintf(note, sizeof note, "%zu tokens written by the model", k->decoded);
+    cart_progress_update(&w->progress, (double)(n + 1 - w->o->first), note);
+    return r;
+}
+
+static int make_head(struct work *w, struct cart_err *err)
+{
+    const struct options *o = w->o;
+    char digest[33];
+    int r = cart_corpus_digest(&w->corpus, digest, err);
+
+    if (r < 0)
+        return r;
+    json_t *options = cart_selfstudy_options_json(&o->study, o->n);
+    json_t *extra = json_pack("{s:I,s:s}", "seed", (json_int_t)o->study.plan.seed, "corpus", digest);
+    json_t *history = cart_history_extend(cart_stream_head(w->in), "cart-selfstudy", options, extra, err);
+    json_t *fp = cart_fingerprints_json(&w->m->fp);
+    if (history != NULL && o->targets) {
+        json_t *before = json_pack("{s:O}", "history", history);
+        json_t *teacher = cart_teacher_options_json(&o->teacher);
+        json_decref(history);
+        history = cart_history_extend(before, "cart-teacher", teacher, NULL, err);
+        json_decref(before);
+        json_decref(teacher);
+    }
+    if (history != NULL && fp != NULL)
+        w->head = json_pack("{s:s,s:O,s:O,s:I,s:I}", "kind", o->targets ? "targets" : "conversations", "model", fp,
+                            "history", history, "conversations", (json_int_t)o->total, "held_out",
+                            (json_int_t)o->study.plan.held_out);
+    json_decref(options);
+    json_decref(extra);
+    json_decref(history);
+    json_decref(fp);
+    return w->head != NULL ? 0 : cart_err_memory(err, "HEAD", 0);
+}
+
+/* ---- reports ---- */
+
+static int report_plan(struct work *w, struct cart_err *err)
+{
+    const struct options *o = w->o;
+    size_t held_out = o->study.plan.held_out;
+    double share;
+    int r = cart_plan_coverage(w->plan, held_out, o->total, &share, err);
+
+    if (r < 0)
+        return r;
+    cart_log(CART_LOG_NOTICE, "%zu documents, %zu tokens; the chunks of %zu training conversations cover %.1f %% of them",
+             w->corpus.n_docs, w->corpus.tokens, o->n, 100 * share);
+    if (held_out > 0 && cart_plan_regions(w->plan) > 0)
+        cart_log(CART_LOG_NOTICE, "%zu held-out conversations on %zu stretches kept from training", held_out,
+                 cart_plan_regions(w->plan));
+    else if (held_out > 0)
+        cart_log(CART_LOG_NOTICE,
+                 "%zu held-out conversations, by their questions only: keeping chunks from training takes %zu tokens",
+                 held_out, 8 * o->study.plan.chunk_max);
+    return 0;
+}
+
+static void report_end(const struct work *w)
+{
+    const struct cart_selfstudy_counts *k = cart_selfstudy_counts(w->study);
+
+    cart_log(CART_LOG_NOTICE,
+             "%zu conversations (%zu left out as empty; %zu answers cut at a sentence, %zu in mid-sentence); "
+             "%zu tokens read, %zu written",
+             k->written, k->empty, k->cut, k->unfinished, k->prefilled, k->decoded);
+}
+
+static int dry_run(struct work *w, struct cart_err *err)
+{
+    const struct options *o = w->o;
+    const struct cart_plan_options *p = &o->study.plan;
+    struct cart_rates rates;
+    double n = (double)(o->end - o->first);
+    double spoken = 0; /* conversations that are decoded */
+    double chunks = 0;
+    int r = cart_estimate_rates(w->e, o->study.gen_batch, &rates, err);
+
+    if (r < 0)
+        return r;
+    for (uint64_t i = o->first; i < o->end; i++) {
+        struct cart_plan_item item;
+        cart_plan_at(w->plan, i, &item);
+        spoken += item.seed != CART_SEED_RECITE;
+        chunks += item.seed != CART_SEED_RECITE ? (double)(item.chunk.end - item.chunk.first) : 0;
+    }
+    double read = chunks + spoken * (80 + (double)p->max_q);
+    double written = spoken * 0.6 * (double)(p->max_q + p->max_a);
+    cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
+             (double)(cart_selfstudy_bytes(w->m, &o->study) + cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
+                      cart_kv_tail_bytes(w->m, o->study.gen_batch * p->chunk_max) + o->cache) /
+                 1048576.0);
+    cart_log(CART_LOG_NOTICE,
+             "disk: about %.1f MiB; time: about %.0f s (%.0f conversations, %.0f of them decoded; %.0f tokens read at %.0f/s, "
+             "%.0f written at %.0f/s)",
+             n * (o->targets ? 9000 : 2000) / 1048576.0, read / rates.prefill + written / rates.decode, n, spoken, read,
+             rates.prefill, written, rates.decode);
+    return 0;
+}
+
+/* ---- the run ---- */
+
+static int open_all(struct work *w, const char *input, struct cart_err *err)
+{
+    const struct options *o = w->o;
+    const struct cart_model_options mo = {o->profile};
+    const struct cart_chat *chat;
+    struct cart_record rec;
+    int r;
+
+    if ((r = cart_model_open(&w->m, o->common.model, &mo, err)) < 0 || (r = cart_model_chat(w->m, &chat, err)) < 0 ||
+        (r = cart_pool_new(&w->pool, o->common.jobs, err)) < 0 ||
+        (r = cart_engine_new(&w->e, w->m, w->pool, o->cache, err)) < 0 ||
+        (r = cart_stream_open(&w->in, input, "tokens", err)) < 0 ||
+        /* Tokens depend on the tokenizer alone. */
+        (r = cart_fingerprints_check(w->m, json_object_get(cart_stream_head(w->in), "model"), true,
+                                     cart_stream_name(w->in), err)) < 0 ||
+        (r = cart_corpus_read(&w->corpus, w->in, w->m->V, &rec, err)) < 0)
+        return r;
+    if (r == 1)
+        return cart_err_set(err, CART_EFORMAT, "%s: a record of type %s in a token stream", cart_stream_name(w->in),
+                            rec.type);
+    if ((r = cart_plan_new(&w->plan, &w->corpus, w->m, &o->study.plan, err)) < 0 ||
+        (r = cart_selfstudy_new(&w->study, w->e, &w->corpus, w->plan, &o->study, err)) < 0)
+        return r;
+    return o->targets ? cart_teacher_new(&w->teacher, w->e, chat, &w->corpus, &o->teacher, on_targets, w, err) : 0;
+}
+
+static int study(struct work *w, struct cart_err *err)
+{
+    const struct options *o = w->o;
+    uint64_t first = w->stage.next_n > o->first ? w->stage.next_n : o->first;
+    int r;
+
+    if (w->stage.conversations > 0)
+        cart_log(CART_LOG_NOTICE, "going on after %zu conversations", w->stage.conversations);
+    cart_progress_start(&w->progress, o->common.progress, "conversations", (double)(o->end - o->first));
+    r = cart_selfstudy_run(w->study, first, o->end, on_conversation, w, err);
+    if (r == 0 && w->teacher != NULL)
+        r = cart_teacher_flush(w->teacher, err);
+    cart_progress_end(&w->progress);
+    if (r == 1)
+        r = cart_err_set(err, CART_EAGAIN, "stopped after %zu conversations", w->stage.conversations);
+    return r;
+}
+
+static int run(const struct options *o, const char *input, struct cart_err *err)
+{
+    struct work w = {.o = o, .corpus = CART_CORPUS_INIT, .stage = {.fd = -1}};
+    int r;
+
+    cart_kernels_select(o->common.kernels == 1 ? CART_KERNELS_BLAS : CART_KERNELS_AUTO);
+    if ((r = open_all(&w, input, err)) < 0 || (r = report_plan(&w, err)) < 0)
+        goto out;
+    if (o->common.dry_run) {
+        r = dry_run(&w, err);
+        goto out;
+    }
+    if ((r = make_head(&w, err)) < 0 ||
+        (r = cart_stage_open(&w.stage, o->common.output, w.head, (int)o->common.compress, o->resume, &w.corpus, err)) < 0)
+        goto out;
+    if (w.stage.part != NULL)
+        cart_interrupt_install();
+    if ((r = study(&w, err)) < 0)
+        cart_stage_abandon(&w.stage, r == CART_EAGAIN || r == CART_ESYS);
+    else if ((r = cart_stage_commit(&w.stage, err)) == 0)
+        report_end(&w);
+out:
+    cart_selfstudy_free(w.study);
+    cart_teacher_free(w.teacher);
+    cart_plan_free(w.plan);
+    cart_corpus_release(&w.corpus);
+    cart_stream_close(w.in);
+    cart_engine_free(w.e);
+    json_decref(w.head);
+    cart_pool_free(w.pool);
+    cart_model_close(w.m);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.study = {.plan = {.held_out = 8, .max_q = 64, .max_a = 160}, .gen_batch = 16},
+                        .teacher = CART_TEACHER_DEFAULTS,
+                        .n = 200,
+                        .cache = (size_t)1 << 30,
+                        .chunk = "256:512"};
+    struct cart_plan_options *p = &o.study.plan;
+    struct cart_err err = {0};
+    const struct cart_opt table[] = {
+        CART_OPT_SIZE('n', "conversations", &o.n, 0, 1 << 30, "N", "training conversations (default: 200)"),
+        CART_OPT_SIZE(0, "held-out", &p->held_out, 0, 1 << 20, "H",
+                      "conversations held out, which come first (default: 8)"),
+        CART_OPT_STRING(0, "chunk", &o.chunk, "MIN:MAX", "tokens of a chunk (default: 256:512)"),
+        CART_OPT_SIZE(0, "max-q", &p->max_q, 1, 1 << 16, "Q", "tokens of a message, at most (default: 64)"),
+        CART_OPT_SIZE(0, "max-a", &p->max_a, 1, 1 << 16, "A", "tokens of an answer, at most (default: 160)"),
+        CART_OPT_SIZE(0, "gen-batch", &o.study.gen_batch, 1, 1024, "B",
+                      "conversations decoded together (default: 16)"),
+        CART_OPT_STRING(0, "seed-types", &o.seed_types, "LIST",
+                        "kinds of messages, TYPE[:WEIGHT],... (default: all, half of them recite)"),
+        CART_OPT_ENUM(0, "context", &o.context, "auto|chunk|document|corpus",
+                      "what the answering side sees (default: auto, the document where it fits)"),
+        CART_OPT_U64(0, "seed", &p->seed, 0, 9007199254740991.0, "S", "seed of all chance (default: 0)"),
+        CART_OPT_STRING(0, "shard", &o.shard, "I/N", "only the I-th of N parts of the run"),
+        CART_OPT_FLAG(0, "targets", &o.targets, "write targets, as cart-teacher would"),
+        CART_OPT_FLAG(0, "resume", &o.resume, "go on from FILE.part, if there is one"),
+        CART_OPT_SIZE(0, "cache", &o.cache, 0, 1e15, "BYTES", "memory for context turns kept for later (default: 1G)"),
+        CART_OPT_STRING(0, "profile", &o.profile, "NAME",
+                        "chat profile in place of the one that the template chooses"),
+        CART_OPT_END,
+    };
+    const struct cart_tool tool = {"cart-selfstudy",
+                                   "let the model interview itself about a corpus",
+                                   "[FILE|-]",
+                                   table,
+                                   CART_USES_OUTPUT | CART_USES_JOBS | CART_USES_MODEL | CART_USES_COMPRESS |
+                                       CART_USES_DRY_RUN | CART_USES_PROGRESS | CART_USES_KERNELS,
+                                   &o.common};
+    int first;
+    bool done = false;
+    int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
+
+    if (r == 0 && !done && argc - first > 1)
+        r = cart_err_set(&err, CART_EUSAGE, "expected one token stream, found %d operands", argc - first);
+    if (r == 0 && !done && (r = check(&o, &err)) == 0)
+        r = run(&o, first < argc ? argv[first] : "-", &err);
+    int status = cart_main_end(r, 0, &err);
+    if (r < 0)
+        cart_interrupt_die();
+    return status;
+}
