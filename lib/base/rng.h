@@ -14,6 +14,7 @@ enum cart_rng_use {
     CART_RNG_INIT = 5,   /* random rows */
     CART_RNG_ORDER = 6,  /* order of epochs after the first */
     CART_RNG_ASK = 7,    /* sampled answers of cart-ask and the server */
+    CART_RNG_BOOTSTRAP = 8, /* resamples of cart-eval */
     CART_RNG_TEST = 99,
 };
 

@@ -1,0 +1,454 @@
+#include "study/eval.h"
+
+#include "study/context.h"
+#include "study/evaluate.h"
+#include "study/init.h"
+#include "token/chat.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EVAL_TOKENS ((size_t)1024)
+
+/* What one arm measured, item by item, for the paired differences. */
+struct samples {
+    double *kl;             /* [conversations] sums */
+    double *answer, *right; /* [questions]; right: -1 where nothing was judged */
+};
+
+struct eval_run {
+    struct cart_eval *out;
+    const struct cart_model *m;
+    const struct cart_eval_options *opt;
+    struct cart_pool *pool;
+    struct cart_corpus corpus;
+    struct cart_conversation **convs;
+    size_t n, cap;
+    double *rows; /* [n] supervised tokens of each */
+    struct cart_distill_sums *sums;
+    struct cart_questions questions;
+    struct cart_score *scores; /* [questions.options] */
+    struct cart_evaluator *evaluator;
+    struct samples *samples; /* [arms] */
+    size_t samples_cap;
+    size_t bare, untrained; /* arms; SIZE_MAX: not in the table */
+    cart_eval_progress_fn *progress;
+    void *ctx;
+};
+
+static int keep(struct eval_run *e, const struct cart_record *rec, const char *name,
+                struct cart_err *err)
+{
+    struct cart_conversation *c = malloc(sizeof *c);
+    if (!c)
+        return cart_err_memory(err, "conversation", sizeof *c);
+    cart_conversation_init(c);
+    int r = cart_conversation_parse(c, rec, e->m->V, &e->corpus, name, err);
+    /* Held-out conversations come first, so one tells which kind is wanted. */
+    bool wanted = r == 0 && c->R > 0 && (c->held_out || !e->out->held_out);
+    if (wanted && (r = cart_array_reserve((void **)&e->convs, &e->cap, e->n + 1, sizeof *e->convs,
+                                          err)) == 0) {
+        e->out->held_out = c->held_out;
+        e->convs[e->n++] = c;
+        return 0;
+    }
+    cart_conversation_release(c);
+    free(c);
+    return r;
+}
+
+static int read_stream(struct eval_run *e, const char *input, struct cart_err *err)
+{
+    struct cart_stream_reader *in = NULL;
+    struct cart_record rec;
+    int r = cart_stream_open(&in, input, "targets", err);
+    if (r < 0)
+        return r;
+    const char *name = cart_stream_name(in);
+    r = cart_fingerprints_check(e->m, json_object_get(cart_stream_head(in), "model"),
+                                e->opt->allow_other_weights, name, err);
+    if (r == 0)
+        r = cart_corpus_read(&e->corpus, in, e->m->V, &rec, err);
+    while (r == 1) {
+        if ((r = keep(e, &rec, name, err)) == 0)
+            r = cart_stream_read(in, &rec, err);
+    }
+    if (r == 0 && e->n == 0)
+        r = cart_err_set(err, CART_EFORMAT, "%s: no conversation to judge by", name);
+    cart_stream_close(in);
+    return r;
+}
+
+static int prepare(struct eval_run *e, struct cart_err *err)
+{
+    int r = 0;
+    if (e->opt->questions)
+        r = cart_questions_read(&e->questions, e->opt->questions, e->m, &e->corpus, err);
+    if (r < 0 || (r = cart_evaluator_new(&e->evaluator, e->m, EVAL_TOKENS, err)) < 0)
+        return r;
+    e->rows = calloc(e->n, sizeof *e->rows);
+    e->sums = calloc(e->n, sizeof *e->sums);
+    e->scores = calloc(e->questions.options + 1, sizeof *e->scores);
+    if (!e->rows || !e->sums || !e->scores)
+        return cart_err_memory(err, "evaluation", e->n * sizeof *e->sums);
+    for (size_t i = 0; i < e->n; i++) {
+        e->rows[i] = (double)e->convs[i]->R;
+        e->out->tokens += e->convs[i]->R;
+    }
+    size_t k = 0;
+    for (size_t i = 0; i < e->questions.n; i++)
+        for (size_t o = 0; o < e->questions.items[i].n; o++) {
+            const struct cart_option *opt = &e->questions.items[i].options[o];
+            e->scores[k++] = (struct cart_score){opt->ids, opt->T, opt->n_scored, 0.0};
+        }
+    e->out->conversations = e->n;
+    e->out->questions = e->questions.n;
+    e->out->unlocated = e->questions.unlocated;
+    return 0;
+}
+
+static void add_recall(struct cart_eval_recall *r, double answer, double right)
+{
+    r->n++;
+    r->answer += answer;
+    r->judged += right >= 0.0;
+    r->right += right > 0.0;
+}
+
+static void finish_recall(struct cart_eval_recall *r)
+{
+    r->answer = r->n ? r->answer / (double)r->n : 0.0;
+}
+
+/* From the scores of all options to each question's verdict. */
+static void judge(struct eval_run *e, struct cart_eval_arm *arm, struct samples *s)
+{
+    size_t k = 0;
+    for (size_t i = 0; i < e->questions.n; i++) {
+        const struct cart_question *q = &e->questions.items[i];
+        double best_wrong = 0.0, own = e->scores[k].sum / (double)e->scores[k].n_scored;
+        for (size_t o = 1; o < q->n; o++) {
+            double x = e->scores[k + o].sum / (double)e->scores[k + o].n_scored;
+            best_wrong = o == 1 || x > best_wrong ? x : best_wrong;
+        }
+        k += q->n;
+        s->answer[i] = own;
+        s->right[i] = q->n < 2 ? -1.0 : own > best_wrong ? 1.0 : 0.0;
+        add_recall(&arm->all, s->answer[i], s->right[i]);
+        if (q->located)
+            add_recall(q->at <= e->out->opening ? &arm->within : &arm->beyond, s->answer[i],
+                       s->right[i]);
+    }
+    finish_recall(&arm->all);
+    finish_recall(&arm->within);
+    finish_recall(&arm->beyond);
+}
+
+static int new_arm(struct eval_run *e, const char *name, struct cart_err *err)
+{
+    struct cart_eval *out = e->out;
+    int r = cart_array_reserve((void **)&out->arms, &out->cap, out->n + 1, sizeof *out->arms, err);
+    if (r == 0)
+        r = cart_array_reserve((void **)&e->samples, &e->samples_cap, out->n + 1,
+                               sizeof *e->samples, err);
+    if (r < 0)
+        return r;
+    struct samples s = {calloc(e->n, sizeof(double)), calloc(e->questions.n + 1, sizeof(double)),
+                        calloc(e->questions.n + 1, sizeof(double))};
+    char *copy = strdup(name);
+    e->samples[out->n] = s;
+    out->arms[out->n++] = (struct cart_eval_arm){.name = copy};
+    return s.kl && s.answer && s.right && copy
+               ? 0
+               : cart_err_memory(err, "evaluation", e->n * sizeof(double));
+}
+
+/* Judges rows (parts) under a name. */
+static int run_arm(struct eval_run *e, const char *name, const struct cart_kv_part *const *parts,
+                   size_t n_parts, size_t bytes, struct cart_err *err)
+{
+    if (e->progress)
+        e->progress(e->ctx, name);
+    int r = new_arm(e, name, err);
+    if (r < 0)
+        return r;
+    struct cart_eval_arm *arm = &e->out->arms[e->out->n - 1];
+    struct samples *s = &e->samples[e->out->n - 1];
+    for (size_t i = 0; i < n_parts; i++)
+        arm->rows += parts[i]->rows;
+    arm->bytes = bytes;
+    const struct cart_conversation *const *convs =
+        (const struct cart_conversation *const *)e->convs;
+    if ((r = cart_evaluator_targets(e->evaluator, parts, n_parts, convs, e->n, e->sums, e->pool,
+                                    err)) < 0 ||
+        (r = cart_evaluator_scores(e->evaluator, parts, n_parts, e->scores, e->questions.options,
+                                   e->pool, err)) < 0)
+        return cart_err_wrap(err, r, "%s", name);
+    size_t top1 = 0;
+    for (size_t i = 0; i < e->n; i++) {
+        s->kl[i] = e->sums[i].kl;
+        arm->kl += e->sums[i].kl;
+        arm->ce += e->sums[i].ce;
+        top1 += e->sums[i].top1;
+    }
+    double tokens = (double)e->out->tokens;
+    arm->kl /= tokens;
+    arm->ce /= tokens;
+    arm->top1 = (double)top1 / tokens;
+    judge(e, arm, s);
+    return 0;
+}
+
+/* An arm over rows that a prefill of ids gives. */
+static int run_text(struct eval_run *e, const char *name, const struct cart_ids *ids,
+                    struct cart_err *err)
+{
+    struct cart_kv_tail tail;
+    struct cart_kv_part part;
+    struct cart_kv_layer *layers = calloc(e->m->L, sizeof *layers);
+    if (!layers)
+        return cart_err_memory(err, "layers", e->m->L * sizeof *layers);
+    int r = cart_init_prefill(&tail, e->m, ids->data, ids->n, e->pool, err);
+    if (r == 0) {
+        const struct cart_kv_part *parts[1] = {&part};
+        size_t bytes = 0;
+        for (size_t l = 0; l < e->m->L; l++)
+            bytes += 2 * ids->n * cart_layer_kv_width(&e->m->layers[l]) * sizeof(float);
+        cart_kv_part_of_tail(&part, layers, e->m, &tail, 0, ids->n);
+        r = run_arm(e, name, parts, 1, bytes, err);
+        cart_kv_tail_release(&tail);
+    }
+    free(layers);
+    return r;
+}
+
+/* The longest thing that stands behind any rows. */
+static size_t longest(const struct eval_run *e)
+{
+    size_t most = 0;
+    for (size_t i = 0; i < e->n; i++)
+        most = e->convs[i]->T > most ? e->convs[i]->T : most;
+    for (size_t i = 0; i < e->questions.options; i++)
+        most = e->scores[i].T > most ? e->scores[i].T : most;
+    return most;
+}
+
+static int run_whole(struct eval_run *e, const struct cart_chat *chat, struct cart_err *err)
+{
+    struct cart_ids ids = CART_IDS_INIT;
+    struct cart_range all = {0, e->corpus.tokens};
+    int r = cart_context_build(&ids, chat, &e->corpus, CART_CONTEXT_CORPUS, 0, all, err);
+    if (r == 0 && ids.n + longest(e) > e->m->context)
+        r = cart_buf_addf(&e->out->notes, err,
+                          "whole text: left out: %zu tokens and a conversation of %zu exceed the "
+                          "context of %zu\n",
+                          ids.n, longest(e), e->m->context);
+    else if (r == 0)
+        r = run_text(e, "whole text", &ids, err);
+    cart_ids_release(&ids);
+    return r;
+}
+
+static int run_cut(struct eval_run *e, const struct cart_chat *chat, size_t p, struct cart_err *err)
+{
+    struct cart_ids ids = CART_IDS_INIT;
+    char name[40];
+    snprintf(name, sizeof name, "text %zu", p);
+    for (size_t i = 0; i < e->out->n; i++)
+        if (strcmp(e->out->arms[i].name, name) == 0)
+            return 0;
+    uint32_t *tokens = malloc(e->corpus.tokens * sizeof *tokens + 1);
+    if (!tokens)
+        return cart_err_memory(err, "corpus tokens", e->corpus.tokens * sizeof *tokens);
+    cart_corpus_copy(&e->corpus, 0, e->corpus.tokens, tokens);
+    struct cart_err why;
+    int r = cart_init_ids(&ids, chat, tokens, e->corpus.tokens, p, false, &why);
+    if (r == CART_EUSAGE)
+        r = cart_buf_addf(&e->out->notes, err, "%s: left out: %s\n", name, why.msg);
+    else if (r < 0)
+        r = cart_err_set(err, r, "%s", why.msg);
+    else
+        r = run_text(e, name, &ids, err);
+    cart_ids_release(&ids);
+    free(tokens);
+    return r;
+}
+
+static int run_untrained(struct eval_run *e, const struct cart_cartridge *c, struct cart_err *err)
+{
+    const char *text = json_string_value(json_object_get(c->metadata, "cart.recipe"));
+    json_t *recipe = NULL;
+    struct cart_init init = {.recipe = NULL};
+    struct cart_err why;
+    int r = text ? cart_json_parse(&recipe, text, strlen(text), "cart.recipe", &why)
+                 : cart_err_set(&why, CART_EMATCH, "the file has no recipe");
+    if (r == 0)
+        r = cart_init_remake(&init, e->m, recipe, &e->corpus, e->pool, &why);
+    if (r == CART_EMATCH || r == CART_EUSAGE || r == CART_EFORMAT) {
+        r = cart_buf_addf(&e->out->notes, err, "untrained: left out for %s: %s\n", c->path,
+                          why.msg);
+    } else if (r < 0) {
+        r = cart_err_set(err, r, "untrained: %s", why.msg);
+    } else {
+        const struct cart_kv_part *parts[2] = {&init.rows.parts[0], &init.rows.parts[1]};
+        e->untrained = e->untrained == SIZE_MAX ? e->out->n : e->untrained;
+        r = run_arm(e, "untrained", parts, init.rows.n_parts,
+                    (init.rows.n + init.rows.n_sink) * sizeof(float), err);
+        cart_init_release(&init);
+    }
+    json_decref(recipe);
+    return r;
+}
+
+/* The first cartridge with this recipe of rows already has its untrained arm. */
+static bool same_start(const struct cart_cartridge *a, const struct cart_cartridge *b)
+{
+    static const char *const keys[] = {"init", "p", "frozen", "init_seed"};
+    const char *ta = json_string_value(json_object_get(a->metadata, "cart.recipe"));
+    const char *tb = json_string_value(json_object_get(b->metadata, "cart.recipe"));
+    json_t *ra = NULL, *rb = NULL;
+    bool same = ta && tb && cart_json_parse(&ra, ta, strlen(ta), "", NULL) == 0 &&
+                cart_json_parse(&rb, tb, strlen(tb), "", NULL) == 0;
+    for (size_t i = 0; i < CART_COUNTOF(keys) && same; i++) {
+        const json_t *x = json_object_get(ra, keys[i]), *y = json_object_get(rb, keys[i]);
+        same = (!x && !y) || json_equal(x, y);
+    }
+    json_decref(ra);
+    json_decref(rb);
+    return same;
+}
+
+static int run_arms(struct eval_run *e, struct cart_err *err)
+{
+    const struct cart_chat *chat;
+    const struct cart_eval_options *o = e->opt;
+    int r = cart_model_chat(e->m, &chat, err);
+    e->bare = 0;
+    e->untrained = SIZE_MAX;
+    if (r < 0 || (r = run_arm(e, "bare", NULL, 0, 0, err)) < 0 || (r = run_whole(e, chat, err)) < 0)
+        return r;
+    for (size_t i = 0; i < o->n_cartridges && r == 0; i++)
+        r = run_cut(e, chat, o->cartridges[i]->p, err);
+    for (size_t i = 0; i < o->n_cartridges && r == 0; i++) {
+        bool done = false;
+        for (size_t k = 0; k < i && !done; k++)
+            done = same_start(o->cartridges[k], o->cartridges[i]);
+        r = done ? 0 : run_untrained(e, o->cartridges[i], err);
+    }
+    for (size_t i = 0; i < o->n_cartridges && r == 0; i++) {
+        const struct cart_kv_part *parts[2];
+        size_t n = cart_cartridge_parts(&o->cartridges[i], 1, parts);
+        r = run_arm(e, o->cartridges[i]->path, parts, n, o->cartridges[i]->row_bytes, err);
+    }
+    return r;
+}
+
+/* Paired difference over the questions that count; which: 0 right, 1 answer, 2 answer beyond the
+ * opening. */
+static int difference(struct eval_run *e, const struct samples *a, const struct samples *b,
+                      int which, bool *has, struct cart_interval *out, struct cart_err *err)
+{
+    size_t n = 0, all = e->questions.n;
+    double *x = calloc(2 * all + 1, sizeof *x), *w = x ? x + all : NULL;
+    if (!x)
+        return cart_err_memory(err, "differences", 2 * all * sizeof *x);
+    for (size_t i = 0; i < all; i++) {
+        const struct cart_question *q = &e->questions.items[i];
+        if ((which == 0 && a->right[i] < 0.0) ||
+            (which == 2 && (!q->located || q->at <= e->out->opening)))
+            continue;
+        x[n] = which == 0 ? a->right[i] - b->right[i] : a->answer[i] - b->answer[i];
+        w[n++] = 1.0;
+    }
+    *has = n > 0;
+    int r = n > 0 ? cart_bootstrap(out, x, w, n, e->out->seed, err) : 0;
+    free(x);
+    return r;
+}
+
+static int differences(struct eval_run *e, size_t arm, size_t other,
+                       struct cart_eval_differences *d, struct cart_err *err)
+{
+    if (other == SIZE_MAX || arm == other)
+        return 0;
+    const struct samples *a = &e->samples[arm], *b = &e->samples[other];
+    double *x = calloc(e->n, sizeof *x);
+    if (!x)
+        return cart_err_memory(err, "differences", e->n * sizeof *x);
+    for (size_t i = 0; i < e->n; i++)
+        x[i] = a->kl[i] - b->kl[i];
+    d->present = d->has_kl = true;
+    int r = cart_bootstrap(&d->kl, x, e->rows, e->n, e->out->seed, err);
+    free(x);
+    if (r < 0 || (r = difference(e, a, b, 0, &d->has_right, &d->right, err)) < 0 ||
+        (r = difference(e, a, b, 1, &d->has_answer, &d->answer, err)) < 0)
+        return r;
+    return difference(e, a, b, 2, &d->has_beyond, &d->answer_beyond, err);
+}
+
+static void release_run(struct eval_run *e)
+{
+    for (size_t i = 0; i < e->n; i++) {
+        cart_conversation_release(e->convs[i]);
+        free(e->convs[i]);
+    }
+    for (size_t i = 0; i < e->out->n; i++) {
+        free(e->samples[i].kl);
+        free(e->samples[i].answer);
+        free(e->samples[i].right);
+    }
+    free(e->convs);
+    free(e->samples);
+    free(e->rows);
+    free(e->sums);
+    free(e->scores);
+    cart_questions_release(&e->questions);
+    cart_evaluator_free(e->evaluator);
+    cart_corpus_release(&e->corpus);
+}
+
+int cart_eval_run(struct cart_eval *out, const struct cart_model *m, const char *input,
+                  const struct cart_eval_options *opt, cart_eval_progress_fn *progress, void *ctx,
+                  struct cart_pool *pool, struct cart_err *err)
+{
+    struct cart_eval made = {.seed = opt->seed, .notes = CART_BUF_INIT};
+    struct eval_run e = {.out = &made,
+                         .m = m,
+                         .opt = opt,
+                         .pool = pool,
+                         .corpus = CART_CORPUS_INIT,
+                         .progress = progress,
+                         .ctx = ctx};
+    int r;
+    if ((r = read_stream(&e, input, err)) < 0 || (r = prepare(&e, err)) < 0)
+        goto out;
+    made.opening = opt->n_cartridges ? opt->cartridges[0]->p : 0;
+    for (size_t i = 0; i < e.questions.n; i++) {
+        const struct cart_question *q = &e.questions.items[i];
+        made.within += q->located && q->at <= made.opening;
+        made.beyond += q->located && q->at > made.opening;
+    }
+    r = run_arms(&e, err);
+    for (size_t i = 0; i < made.n && r == 0; i++) {
+        r = differences(&e, i, e.bare, &made.arms[i].to_bare, err);
+        if (r == 0)
+            r = differences(&e, i, e.untrained, &made.arms[i].to_untrained, err);
+    }
+out:
+    release_run(&e);
+    if (r < 0)
+        cart_eval_release(&made);
+    else
+        *out = made;
+    return r;
+}
+
+void cart_eval_release(struct cart_eval *e)
+{
+    for (size_t i = 0; i < e->n; i++)
+        free(e->arms[i].name);
+    free(e->arms);
+    cart_buf_release(&e->notes);
+    *e = (struct cart_eval){.n = 0};
+}

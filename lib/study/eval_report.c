@@ -1,0 +1,153 @@
+/* The evaluation as a table for people and as JSON for programs. */
+#include "study/eval.h"
+
+#include <string.h>
+
+/* Width of the widest name, so that columns stand. */
+static int name_width(const struct cart_eval *e)
+{
+    size_t w = 9;
+    for (size_t i = 0; i < e->n; i++)
+        w = strlen(e->arms[i].name) > w ? strlen(e->arms[i].name) : w;
+    return (int)(w < 60 ? w : 60);
+}
+
+static int add_recall(struct cart_buf *out, const struct cart_eval_recall *r, struct cart_err *err)
+{
+    if (r->n == 0)
+        return cart_buf_addf(out, err, "%8s %8s", "-", "-");
+    if (r->judged == 0)
+        return cart_buf_addf(out, err, "%8s %8.3f", "-", r->answer);
+    return cart_buf_addf(out, err, "%7.1f%% %8.3f", 100.0 * (double)r->right / (double)r->judged,
+                         r->answer);
+}
+
+static int add_arm(struct cart_buf *out, const struct cart_eval *e, const struct cart_eval_arm *a,
+                   int w, struct cart_err *err)
+{
+    int r = cart_buf_addf(out, err, "%-*.60s %7zu %9.2f %8.4f %8.4f %6.1f%%", w, a->name, a->rows,
+                          (double)a->bytes / 1048576.0, a->kl, a->ce, 100.0 * a->top1);
+    if (r == 0 && e->questions > 0) {
+        const struct cart_eval_recall *parts[3] = {&a->all, &a->within, &a->beyond};
+        for (size_t i = 0; i < 3 && r == 0; i++) {
+            r = cart_buf_addf(out, err, "  ");
+            r = r < 0 ? r : add_recall(out, parts[i], err);
+        }
+    }
+    return r < 0 ? r : cart_buf_addf(out, err, "\n");
+}
+
+static int add_interval(struct cart_buf *out, const char *name, const struct cart_interval *i,
+                        double scale, struct cart_err *err)
+{
+    return cart_buf_addf(out, err, "  %s %+.4g [%+.4g, %+.4g]", name, scale * i->mean,
+                         scale * i->low, scale * i->high);
+}
+
+static int add_differences(struct cart_buf *out, const char *arm, const char *other, int w,
+                           const struct cart_eval_differences *d, struct cart_err *err)
+{
+    if (!d->present)
+        return 0;
+    int r = cart_buf_addf(out, err, "%-*.60s - %s:", w, arm, other);
+    if (r == 0 && d->has_kl)
+        r = add_interval(out, "KL", &d->kl, 1.0, err);
+    if (r == 0 && d->has_right)
+        r = add_interval(out, "right %", &d->right, 100.0, err);
+    if (r == 0 && d->has_answer)
+        r = add_interval(out, "answer", &d->answer, 1.0, err);
+    if (r == 0 && d->has_beyond)
+        r = add_interval(out, "answer beyond", &d->answer_beyond, 1.0, err);
+    return r < 0 ? r : cart_buf_addf(out, err, "\n");
+}
+
+int cart_eval_table(const struct cart_eval *e, struct cart_buf *out, struct cart_err *err)
+{
+    int w = name_width(e), r;
+    r = cart_buf_addf(out, err, "%zu %s conversations, %zu supervised tokens", e->conversations,
+                      e->held_out ? "held-out" : "(none held out: all)", e->tokens);
+    if (r == 0 && e->questions > 0)
+        r = cart_buf_addf(out, err, "; %zu questions: %zu within the first %zu tokens, %zu beyond",
+                          e->questions, e->within, e->opening, e->beyond);
+    if (r == 0 && e->unlocated > 0)
+        r = cart_buf_addf(out, err, ", %zu with a quote that the corpus does not hold",
+                          e->unlocated);
+    if (r == 0)
+        r = cart_buf_addf(
+            out, err, "\n\n%-*s %7s %9s %8s %8s %7s%s\n", w, "", "rows", "MiB", "KL", "CE", "top-1",
+            e->questions ? "     right   answer    within   answer    beyond   answer" : "");
+    for (size_t i = 0; i < e->n && r == 0; i++)
+        r = add_arm(out, e, &e->arms[i], w, err);
+    if (r == 0)
+        r = cart_buf_addf(out, err,
+                          "\nDifferences, with 95 %% intervals of a paired bootstrap (%zu "
+                          "resamples, seed %llu):\n",
+                          CART_BOOTSTRAP_RESAMPLES, (unsigned long long)e->seed);
+    for (size_t i = 0; i < e->n && r == 0; i++) {
+        r = add_differences(out, e->arms[i].name, "bare", w, &e->arms[i].to_bare, err);
+        r = r < 0 ? r
+                  : add_differences(out, e->arms[i].name, "untrained", w, &e->arms[i].to_untrained,
+                                    err);
+    }
+    if (r == 0 && e->notes.len > 0)
+        r = cart_buf_addf(out, err, "\n%s", e->notes.data);
+    return r;
+}
+
+static json_t *recall_json(const struct cart_eval_recall *r)
+{
+    return json_pack("{s:I, s:I, s:I, s:f}", "questions", (json_int_t)r->n, "judged",
+                     (json_int_t)r->judged, "right", (json_int_t)r->right, "answer", r->answer);
+}
+
+static json_t *interval_json(bool has, const struct cart_interval *i)
+{
+    return has ? json_pack("[f, f, f]", i->mean, i->low, i->high) : json_null();
+}
+
+/* Each [difference, low, high]. */
+static json_t *differences_json(const struct cart_eval_differences *d)
+{
+    if (!d->present)
+        return json_null();
+    return json_pack("{s:o, s:o, s:o, s:o}", "kl", interval_json(d->has_kl, &d->kl), "right",
+                     interval_json(d->has_right, &d->right), "answer",
+                     interval_json(d->has_answer, &d->answer), "answer_beyond",
+                     interval_json(d->has_beyond, &d->answer_beyond));
+}
+
+static json_t *arm_json(const struct cart_eval *e, const struct cart_eval_arm *a)
+{
+    json_t *o = json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:o, s:o}", "name", a->name, "rows",
+                          (json_int_t)a->rows, "bytes", (json_int_t)a->bytes, "kl", a->kl, "ce",
+                          a->ce, "top1", a->top1, "to_bare", differences_json(&a->to_bare),
+                          "to_untrained", differences_json(&a->to_untrained));
+    if (o && e->questions > 0 &&
+        (json_object_set_new(o, "recall", recall_json(&a->all)) != 0 ||
+         json_object_set_new(o, "recall_within", recall_json(&a->within)) != 0 ||
+         json_object_set_new(o, "recall_beyond", recall_json(&a->beyond)) != 0)) {
+        json_decref(o);
+        return NULL;
+    }
+    return o;
+}
+
+int cart_eval_json(json_t **out, const struct cart_eval *e, struct cart_err *err)
+{
+    json_t *arms = json_array();
+    bool ok = arms != NULL;
+    for (size_t i = 0; i < e->n && ok; i++)
+        ok = json_array_append_new(arms, arm_json(e, &e->arms[i])) == 0;
+    json_t *o = NULL;
+    if (ok)
+        o = json_pack("{s:I, s:I, s:b, s:I, s:I, s:I, s:s, s:O}", "conversations",
+                      (json_int_t)e->conversations, "tokens", (json_int_t)e->tokens, "held_out",
+                      (int)e->held_out, "questions", (json_int_t)e->questions, "opening",
+                      (json_int_t)e->opening, "seed", (json_int_t)e->seed, "notes",
+                      e->notes.data ? e->notes.data : "", "arms", arms);
+    json_decref(arms);
+    if (!o)
+        return cart_err_memory(err, "report", 0);
+    *out = o;
+    return 0;
+}

@@ -1,0 +1,218 @@
+#define _GNU_SOURCE /* memmem */
+#include "study/questions.h"
+
+#include "base/io.h"
+#include "token/chat.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FILE_LIMIT ((size_t)64 << 20)
+
+/* What one line says; all borrowed from its object. */
+struct line {
+    const char *question, *answer, *stem, *quote, *path;
+    const json_t *wrong;
+    uint64_t at;
+    bool has_at;
+};
+
+static int parse_line(struct line *l, const json_t *o, const char *what, struct cart_err *err)
+{
+    int r;
+    *l = (struct line){.at = UINT64_MAX};
+    if (!json_is_object(o))
+        return cart_err_set(err, CART_EFORMAT, "%s: expected an object", what);
+    if ((r = cart_json_string(o, "question", &l->question, what, err)) < 0 ||
+        (r = cart_json_string(o, "answer", &l->answer, what, err)) < 0 ||
+        (r = cart_json_string_opt(o, "stem", &l->stem, what, err)) < 0 ||
+        (r = cart_json_string_opt(o, "quote", &l->quote, what, err)) < 0 ||
+        (r = cart_json_string_opt(o, "path", &l->path, what, err)) < 0 ||
+        (r = cart_json_u64_opt(o, "at", UINT32_MAX, &l->at, what, err)) < 0)
+        return r;
+    l->has_at = l->at != UINT64_MAX;
+    l->wrong = json_object_get(o, "wrong");
+    if (l->wrong && !json_is_array(l->wrong))
+        return cart_err_set(err, CART_EFORMAT, "%s: wrong: expected an array of texts", what);
+    size_t i;
+    json_t *w;
+    json_array_foreach((json_t *)l->wrong, i,
+                       w) if (!json_is_string(w) ||
+                              json_string_length(w) ==
+                                  0) return cart_err_set(err, CART_EFORMAT,
+                                                         "%s: wrong[%zu]: expected a text", what,
+                                                         i);
+    if (!*l->question || !*l->answer)
+        return cart_err_set(err, CART_EFORMAT, "%s: question and answer may not be empty", what);
+    return 0;
+}
+
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\n' || c == '\t';
+}
+
+static int add_option(struct cart_question *q, const struct cart_ids *prompt,
+                      const struct cart_tokenizer *t, const char *text, bool space,
+                      const char *what, struct cart_err *err)
+{
+    struct cart_buf b = CART_BUF_INIT;
+    struct cart_ids ids = CART_IDS_INIT;
+    int r = cart_ids_add(&ids, prompt->data, prompt->n, err);
+    if (r == 0)
+        r = cart_buf_addf(&b, err, "%s%s", space && !is_space(text[0]) ? " " : "", text);
+    if (r == 0)
+        r = cart_tokenizer_encode(t, b.data, b.len, 0, &ids, NULL, err);
+    if (r == 0 && ids.n == prompt->n)
+        r = cart_err_set(err, CART_EFORMAT, "%s: an option without tokens", what);
+    cart_buf_release(&b);
+    if (r < 0) {
+        cart_ids_release(&ids);
+        return r;
+    }
+    q->options[q->n++] = (struct cart_option){ids.data, ids.n, ids.n - prompt->n};
+    return 0;
+}
+
+static int build(struct cart_question *q, const struct line *l, const struct cart_model *m,
+                 const char *what, struct cart_err *err)
+{
+    const struct cart_tokenizer *t = cart_model_tokenizer(m);
+    const struct cart_chat *chat;
+    struct cart_ids prompt = CART_IDS_INIT;
+    struct cart_chat_message msg = {
+        .role = "user", .content = l->question, .n = strlen(l->question)};
+    struct cart_chat_options co = {
+        .generation_prompt = true, .behind = true, .think = CART_THINK_OFF};
+    size_t wrong = json_array_size(l->wrong), stem = l->stem ? strlen(l->stem) : 0;
+    int r = cart_model_chat(m, &chat, err);
+    if (r < 0 || (r = cart_chat_render(chat, &msg, 1, &co, &prompt, NULL, err)) < 0)
+        return r;
+    if (stem > 0)
+        r = cart_tokenizer_encode(t, l->stem, stem, 0, &prompt, NULL, err);
+    q->options = calloc(wrong + 1, sizeof *q->options);
+    if (r == 0 && !q->options)
+        r = cart_err_memory(err, "options", (wrong + 1) * sizeof *q->options);
+    bool space = stem > 0 && !is_space(l->stem[stem - 1]);
+    for (size_t i = 0; i <= wrong && r == 0; i++) {
+        const char *text = i == 0 ? l->answer : json_string_value(json_array_get(l->wrong, i - 1));
+        r = add_option(q, &prompt, t, text, space, what, err);
+    }
+    cart_ids_release(&prompt);
+    return r;
+}
+
+/* A document's path, or its end after a slash. */
+static bool path_fits(const char *path, const char *wanted)
+{
+    size_t n = strlen(path), k = strlen(wanted);
+    return n >= k && strcmp(path + n - k, wanted) == 0 && (n == k || path[n - k - 1] == '/');
+}
+
+/* Tokens of the document up to the end of quote; SIZE_MAX where it is not in it. */
+static size_t locate_in(const struct cart_doc *d, const struct cart_tokenizer *t, const char *quote,
+                        struct cart_buf *text)
+{
+    cart_buf_reset(text);
+    if (cart_tokenizer_decode(t, d->tokens, d->n, true, text, NULL) < 0 || text->len == 0)
+        return SIZE_MAX;
+    const char *found = memmem(text->data, text->len, quote, strlen(quote));
+    if (!found)
+        return SIZE_MAX;
+    size_t end = (size_t)(found - text->data) + strlen(quote), bytes = 0, i = 0;
+    while (i < d->n && bytes < end)
+        bytes += cart_tokenizer_bytes(t, d->tokens[i++]).n;
+    return i;
+}
+
+static int locate(struct cart_questions *all, struct cart_question *q, const struct line *l,
+                  const struct cart_model *m, const struct cart_corpus *corpus, const char *what,
+                  struct cart_err *err)
+{
+    if (l->has_at) {
+        if (l->at >= corpus->tokens)
+            return cart_err_set(err, CART_EFORMAT, "%s: at %llu: the corpus has %zu tokens", what,
+                                (unsigned long long)l->at, corpus->tokens);
+        q->located = true;
+        q->at = (size_t)l->at + 1;
+        return 0;
+    }
+    if (!l->quote || !*l->quote)
+        return 0;
+    struct cart_buf text = CART_BUF_INIT;
+    for (size_t d = 0; d < corpus->n_docs && !q->located; d++) {
+        const struct cart_doc *doc = &corpus->docs[d];
+        if (l->path && !path_fits(doc->path, l->path) && strcmp(doc->id, l->path) != 0)
+            continue;
+        size_t at = locate_in(doc, cart_model_tokenizer(m), l->quote, &text);
+        q->located = at != SIZE_MAX;
+        q->at = q->located ? doc->first + at : 0;
+    }
+    all->unlocated += !q->located;
+    cart_buf_release(&text);
+    return 0;
+}
+
+static int add_line(struct cart_questions *all, const char *text, size_t n,
+                    const struct cart_model *m, const struct cart_corpus *corpus, const char *what,
+                    struct cart_err *err)
+{
+    json_t *o = NULL;
+    struct line l;
+    int r = cart_json_parse(&o, text, n, what, err);
+    if (r < 0)
+        return r;
+    if ((r = parse_line(&l, o, what, err)) == 0 &&
+        (r = cart_array_reserve((void **)&all->items, &all->cap, all->n + 1, sizeof *all->items,
+                                err)) == 0) {
+        struct cart_question *q = &all->items[all->n++];
+        *q = (struct cart_question){.n = 0};
+        if ((r = build(q, &l, m, what, err)) == 0)
+            r = locate(all, q, &l, m, corpus, what, err);
+        all->options += q->n;
+    }
+    json_decref(o);
+    return r;
+}
+
+int cart_questions_read(struct cart_questions *out, const char *path, const struct cart_model *m,
+                        const struct cart_corpus *corpus, struct cart_err *err)
+{
+    struct cart_questions all = {.n = 0};
+    struct cart_buf text = CART_BUF_INIT, what = CART_BUF_INIT;
+    int r = cart_io_slurp(path, FILE_LIMIT, &text, err);
+    size_t line = 0;
+    for (size_t at = 0; at < text.len && r == 0; line++) {
+        const char *s = text.data + at, *end = memchr(s, '\n', text.len - at);
+        size_t n = end ? (size_t)(end - s) : text.len - at;
+        at += n + 1;
+        size_t blank = 0;
+        while (blank < n && (is_space(s[blank]) || s[blank] == '\r'))
+            blank++;
+        cart_buf_reset(&what);
+        if (blank < n && (r = cart_buf_addf(&what, err, "%s: line %zu", path, line + 1)) == 0)
+            r = add_line(&all, s, n, m, corpus, what.data, err);
+    }
+    if (r == 0 && all.n == 0)
+        r = cart_err_set(err, CART_EFORMAT, "%s: no question", path);
+    cart_buf_release(&what);
+    cart_buf_release(&text);
+    if (r < 0) {
+        cart_questions_release(&all);
+        return r;
+    }
+    *out = all;
+    return 0;
+}
+
+void cart_questions_release(struct cart_questions *q)
+{
+    for (size_t i = 0; i < q->n; i++) {
+        for (size_t k = 0; k < q->items[i].n; k++)
+            free(q->items[i].options[k].ids);
+        free(q->items[i].options);
+    }
+    free(q->items);
+    *q = (struct cart_questions){.n = 0};
+}

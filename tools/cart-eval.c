@@ -1,0 +1,126 @@
+/* cart-eval: reads a target stream (and cartridges, and questions); writes a table, or JSON, to
+ * standard output. */
+#include "base/io.h"
+#include "base/opt.h"
+#include "base/pool.h"
+#include "study/eval.h"
+#include "tensor/matmul.h"
+
+#include <stdlib.h>
+
+struct options {
+    struct cart_common common;
+    struct cart_eval_options eval;
+    struct cart_opt_list cartridges;
+    const char *profile;
+    bool json;
+};
+
+static void on_arm(void *ctx, const char *arm)
+{
+    (void)ctx;
+    cart_log(CART_LOG_INFO, "%s", arm);
+}
+
+static int write_report(const struct options *o, const struct cart_eval *e, struct cart_err *err)
+{
+    struct cart_buf text = CART_BUF_INIT;
+    struct cart_output out;
+    json_t *json = NULL;
+    int r;
+    if (o->json) {
+        if ((r = cart_eval_json(&json, e, err)) == 0 && (r = cart_json_dump(json, &text, err)) == 0)
+            r = cart_buf_add(&text, "\n", 1, err);
+    } else {
+        r = cart_eval_table(e, &text, err);
+    }
+    if (r == 0 && (r = cart_output_open(&out, o->common.output, true, err)) == 0) {
+        if ((r = cart_io_write(out.fd, text.data, text.len, "report", err)) < 0)
+            cart_output_abandon(&out);
+        else
+            r = cart_output_commit(&out, err);
+    }
+    json_decref(json);
+    cart_buf_release(&text);
+    return r;
+}
+
+static int open_cartridges(struct options *o, const struct cart_model *m,
+                           struct cart_cartridge **list, struct cart_err *err)
+{
+    struct cart_cartridge_options co = {o->eval.allow_other_weights};
+    for (size_t i = 0; i < o->cartridges.n; i++) {
+        char warning[512];
+        int r = cart_cartridge_open(&list[i], m, o->cartridges.items[i], &co, warning,
+                                    sizeof warning, err);
+        if (r < 0)
+            return r;
+        if (warning[0])
+            cart_log(CART_LOG_WARNING, "%s: %s", o->cartridges.items[i], warning);
+    }
+    return 0;
+}
+
+static int run(struct options *o, const char *input, struct cart_err *err)
+{
+    struct cart_model *m = NULL;
+    struct cart_pool *pool = NULL;
+    struct cart_eval eval = {.n = 0};
+    struct cart_model_options mo = {o->profile};
+    struct cart_cartridge **list = calloc(o->cartridges.n + 1, sizeof *list);
+    int r = list ? 0 : cart_err_memory(err, "cartridges", o->cartridges.n * sizeof *list);
+    cart_kernels_select(o->common.kernels == 1 ? CART_KERNELS_BLAS : CART_KERNELS_AUTO);
+    if (r < 0 || (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
+        (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
+        (r = open_cartridges(o, m, list, err)) < 0)
+        goto out;
+    o->eval.cartridges = (const struct cart_cartridge *const *)list;
+    o->eval.n_cartridges = o->cartridges.n;
+    if ((r = cart_eval_run(&eval, m, input, &o->eval, on_arm, NULL, pool, err)) == 0)
+        r = write_report(o, &eval, err);
+out:
+    cart_eval_release(&eval);
+    for (size_t i = 0; list && i < o->cartridges.n; i++)
+        cart_cartridge_close(list[i]);
+    free(list);
+    cart_pool_free(pool);
+    cart_model_close(m);
+    return r;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.json = false};
+    struct cart_err err = {0};
+    const struct cart_opt table[] = {
+        CART_OPT_LIST('c', "cartridge", &o.cartridges, "CARTRIDGE",
+                      "a cartridge to judge; may be given again"),
+        CART_OPT_STRING(0, "questions", &o.eval.questions, "FILE",
+                        "questions with answers, as JSON Lines, for recall"),
+        CART_OPT_FLAG(0, "json", &o.json, "one JSON object in place of the table"),
+        CART_OPT_U64(0, "seed", &o.eval.seed, 0, 9007199254740991.0, "S",
+                     "seed of the bootstrap (default: 0)"),
+        CART_OPT_FLAG(0, "allow-other-weights", &o.eval.allow_other_weights,
+                      "cartridges or targets made by other weights of this model"),
+        CART_OPT_STRING(0, "profile", &o.profile, "NAME",
+                        "chat profile in place of the one that the template chooses"),
+        CART_OPT_END,
+    };
+    const struct cart_tool tool = {
+        "cart-eval",
+        "judge cartridges beside the bare model and the text in context",
+        "[FILE|-]",
+        table,
+        CART_USES_OUTPUT | CART_USES_JOBS | CART_USES_MODEL | CART_USES_KERNELS,
+        &o.common};
+    int first;
+    bool done = false;
+    int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
+    if (r == 0 && !done && argc - first > 1)
+        r = cart_err_set(&err, CART_EUSAGE, "expected one target stream, found %d operands",
+                         argc - first);
+    if (r == 0 && !done)
+        r = run(&o, first < argc ? argv[first] : "-", &err);
+    free(o.cartridges.items);
+    return cart_main_end(r, 0, &err);
+}
