@@ -20,16 +20,14 @@ float cart_tanhf(float x)
 {
     float a = fabsf(x), z = x * x, p;
 
-    if (a > 0.625f) {
-        p = 1.0f - 2.0f / (expf_steps(2.0f * a) + 1.0f);
-        return copysignf(p, x);
-    }
+    if (a > 0.625f)
+        return copysignf(1.0f - 2.0f / (expf_steps(2.0f * a) + 1.0f), x);
     p = fmaf(0.00209284529218f, z, -0.00812310466217f);
     p = fmaf(p, z, 0.0216789896878f);
     p = fmaf(p, z, -0.0539428575946f);
     p = fmaf(p, z, 0.133331757014f);
     p = fmaf(p, z, -0.333333300499f);
-    return fmaf(p * z, x, x);
+    return copysignf(fmaf(p * z, a, a), x);
 }
 
 static double from_bits(uint64_t u)
