@@ -74,7 +74,7 @@ static int report(const struct work *w, const struct cart_docs_stats *stats, str
         cart_log(CART_LOG_INFO, "%zu hold the same bytes as an earlier one",
                  stats->noted[CART_DOCS_DUPLICATE]);
     if (w->stats.lookalikes > 0)
-        cart_log(CART_LOG_NOTICE, "%zu spellings of control tokens were taken as text",
+        cart_log(CART_LOG_NOTICE, "control tokens spelt in the text, taken as text: %zu",
                  w->stats.lookalikes);
     if (w->o->common.dry_run)
         cart_log(CART_LOG_NOTICE, "would write %s with about %llu bytes of records",
