@@ -88,7 +88,7 @@ cart_need_tool() {
 
 # cart_man_synopsis PAGE and cart_help_usage TOOL: the same words, blanks normalised, or the manual is wrong.
 cart_man_synopsis() {
-    mandoc -T utf8 -O width=200 "$1" | col -b |
+    mandoc -T utf8 -O width=200 "$1" | col -bx |
         awk '/^SYNOPSIS/ { on = 1; next } /^[A-Z]/ { on = 0 } on' | tr -s ' \n' ' ' | sed 's/^ //; s/ $//'
 }
 
