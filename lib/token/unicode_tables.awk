@@ -1,7 +1,8 @@
-# Writes unicode_tables.c from the Unicode Character Database (Debian: unicode-data). Run as
-#   cd /usr/share/unicode && awk -f .../unicode_tables.awk extracted/DerivedGeneralCategory.txt PropList.txt \
+# Writes unicode_tables.c from the Unicode Character Database (Debian: unicode-data). Run in
+# /usr/share/unicode, with the script's full path:
+#   awk -f unicode_tables.awk extracted/DerivedGeneralCategory.txt PropList.txt \
 #       extracted/DerivedCombiningClass.txt DerivedNormalizationProps.txt > unicode_tables.c
-# The classes are those of token/unicode.h: 1 letter, 2 number, 4 white space, 8 not inert under NFC.
+# Classes as in token/unicode.h: 1 letter, 2 number, 4 white space, 8 not inert under NFC.
 function hex(s,    i, v) {
     v = 0
     for (i = 1; i <= length(s); i++)
