@@ -6,6 +6,7 @@
 #include "cartridge/convert.h"
 #include "format/gguf.h"
 #include "model/listing.h"
+#include "model/model.h"
 #include "stream/join.h"
 #include "stream/listing.h"
 #include "stream/sniff.h"
@@ -121,6 +122,23 @@ static int check_rows(const struct input *in, struct cart_err *err)
     return r;
 }
 
+/* A GGUF file with a vocabulary says that it is a model, and is whole only if it can be one. */
+static int check_model(const struct input *in, const struct cart_gguf *g, struct cart_err *err)
+{
+    struct cart_model *m;
+    int r;
+
+    if (cart_gguf_find(g, "tokenizer.ggml.tokens") == NULL)
+        return 0;
+    if (in->map.data == NULL)
+        return cart_err_set(err, CART_EUSAGE, "%s: a model is checked as a file, not through a pipe",
+                            in->name);
+    if ((r = cart_model_open(&m, in->name, NULL, err)) < 0)
+        return r;
+    cart_model_close(m);
+    return 0;
+}
+
 /* Lists in on fd, or only checks it where fd < 0. */
 static int view(const struct input *in, bool data, int fd, const char *out, struct cart_err *err)
 {
@@ -139,8 +157,7 @@ static int view(const struct input *in, bool data, int fd, const char *out, stru
     case CART_SNIFF_GGUF:
         if ((r = cart_gguf_parse(&g, in->bytes, in->size, in->name, err)) < 0)
             return r;
-        if (fd >= 0)
-            r = cart_model_listing(g, data, fd, out, err);
+        r = fd < 0 ? check_model(in, g, err) : cart_model_listing(g, data, fd, out, err);
         cart_gguf_close(g);
         return r;
     default:

@@ -1,0 +1,452 @@
+/* The records of each kind, their text twins, the rules between records, and shards joined again. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "stream/consistency.h"
+#include "stream/frame_impl.h"
+#include "stream/join.h"
+#include "stream/listing.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* One line of each record type, in the form that listing writes. */
+#define DOC0 \
+    "{\"record\":\"doc\",\"bytes\":9,\"doc\":0,\"id\":\"a\",\"path\":\"d/\\u0001\\\"\xc3\xa9.txt\"," \
+    "\"tokens\":[5,0,2147483647]}"
+#define DOC1 "{\"record\":\"doc\",\"doc\":1,\"tokens\":[]}"
+#define CONV_FIELDS \
+    "\"chunk\":[0,2],\"context\":\"chunk\",\"context_span\":[0,2],\"doc\":0,\"messages\":[{\"content\":" \
+    "\"hi\",\"role\":\"user\"}],\"n\":3,\"parts\":[],\"round\":null,\"split\":\"train\",\"think\":false"
+#define CONV \
+    "{\"record\":\"conv\"," CONV_FIELDS ",\"ids\":[1,2,3,4,5],\"supervised\":[[1,2],[3,5]]}"
+#define TARG \
+    "{\"record\":\"targ\"," CONV_FIELDS ",\"ids\":[1,2,3,4,5],\"supervised\":[[1,2],[3,5]]," \
+    "\"rows\":[1,3,4],\"offsets\":[0,2,2,3],\"target_ids\":[7,8,9],\"logprobs\":[-0.1,-2.5,-1e-07]," \
+    "\"entropy\":[0.33333334,0,-0.0]}"
+#define METR "{\"record\":\"metr\",\"loss\":0.1,\"lr\":1e-05,\"step\":4,\"whole\":1.0}"
+#define RNDS "{\"record\":\"rnds\"}"
+
+static void there_and_back(const char *kind_name, const char *line)
+{
+    const struct cart_kind *kind = cart_kind_find(kind_name);
+    struct cart_buf payload = CART_BUF_INIT, text = CART_BUF_INIT;
+    struct cart_record rec = {.skippable = false};
+    struct cart_err err = {0};
+
+    assert_non_null(kind);
+    if (cart_kinds_from_json(kind, line, strlen(line), "x", &payload, rec.type, &err) != 0)
+        fail_msg("%s: %s", line, err.msg);
+    rec.payload = payload.data;
+    rec.size = payload.len;
+    if (cart_kinds_to_json(kind, &rec, "x", &text, &err) != 0)
+        fail_msg("%s: %s", line, err.msg);
+    assert_string_equal(text.data, line);
+    cart_buf_release(&payload);
+    cart_buf_release(&text);
+}
+
+static void test_twins(void **state)
+{
+    (void)state;
+    there_and_back("tokens", DOC0);
+    there_and_back("tokens", DOC1);
+    there_and_back("conversations", DOC0);
+    there_and_back("conversations", CONV);
+    there_and_back("targets", DOC1);
+    there_and_back("targets", TARG);
+    there_and_back("metrics", METR);
+    there_and_back("rounds", RNDS);
+    assert_null(cart_kind_find("nothing"));
+}
+
+static void test_twin_in_any_order(void **state)
+{
+    static const char line[] = " { \"tokens\" : [ 1 , 2 ],\"doc\":0 , \"record\":\"doc\"}";
+    struct cart_buf payload = CART_BUF_INIT, text = CART_BUF_INIT;
+    struct cart_record rec = {.skippable = false};
+
+    (void)state;
+    assert_int_equal(cart_kinds_from_json(cart_kind_find("tokens"), line, sizeof line - 1, "x",
+                                          &payload, rec.type, NULL), 0);
+    rec.payload = payload.data;
+    rec.size = payload.len;
+    assert_int_equal(cart_kinds_to_json(cart_kind_find("tokens"), &rec, "x", &text, NULL), 0);
+    assert_string_equal(text.data, "{\"record\":\"doc\",\"doc\":0,\"tokens\":[1,2]}");
+    cart_buf_release(&payload);
+    cart_buf_release(&text);
+}
+
+static void test_twin_refused(void **state)
+{
+    static const char *const lines[] = {
+        "{\"doc\":0,\"tokens\":[]}",
+        "{\"record\":\"doc\",\"doc\":0}",
+        "{\"record\":\"doc\",\"doc\":0,\"tokens\":[1.5]}",
+        "{\"record\":\"doc\",\"doc\":0,\"tokens\":[[1]]}",
+        "{\"record\":\"doc\",\"doc\":0,\"tokens\":[2147483648]}",
+        "{\"record\":\"doc\",\"doc\":0,\"tokens\":[1],\"tokens\":[2]}",
+        "{\"record\":\"conv\",\"doc\":0,\"tokens\":[1]}",
+        "{\"record\":7,\"doc\":0,\"tokens\":[1]}",
+        "[]",
+        "",
+        "{\"record\":\"doc\",\"doc\":0,\"tokens\":[1]} x",
+    };
+    struct cart_buf payload = CART_BUF_INIT;
+    struct cart_err err;
+    char type[5];
+
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(lines); i++)
+        if (cart_kinds_from_json(cart_kind_find("tokens"), lines[i], strlen(lines[i]), "x", &payload,
+                                 type, &err) != CART_EFORMAT)
+            fail_msg("taken: %s", lines[i]);
+    static const char pairs[] = "{\"record\":\"conv\",\"ids\":[1],\"supervised\":[[0,1,2]]}";
+    assert_int_equal(cart_kinds_from_json(cart_kind_find("conversations"), pairs, sizeof pairs - 1,
+                                          "x", &payload, type, &err), CART_EFORMAT);
+    static const char nan[] = "{\"record\":\"targ\",\"ids\":[],\"supervised\":[],\"rows\":[],\"offsets\""
+                              ":[0],\"target_ids\":[],\"logprobs\":[\"Infinity\"],\"entropy\":[]}";
+    struct cart_record rec = {.skippable = false};
+    struct cart_payload p;
+    cart_buf_reset(&payload);
+    assert_int_equal(cart_kinds_from_json(cart_kind_find("targets"), nan, sizeof nan - 1, "x",
+                                          &payload, rec.type, &err), 0);
+    rec.payload = payload.data;
+    rec.size = payload.len;
+    assert_int_equal(cart_payload_parse(&p, cart_kind_find("targets"), &rec, "x", &err),
+                     CART_EFORMAT);
+    cart_buf_release(&payload);
+}
+
+/* Payloads that are well-formed images but not those of the record. */
+static void test_payloads_refused(void **state)
+{
+    static const int32_t one[2] = {1, 2};
+    static const struct {
+        struct cart_st_tensor t[2];
+        size_t n;
+        const char *record;
+    } cases[] = {
+        {{{"tokens", CART_ST_I32, 1, {1}, one, 4}}, 1, NULL},
+        {{{"tokens", CART_ST_I32, 1, {1}, one, 4}}, 1, "[]"},
+        {{{"tokens", CART_ST_I32, 1, {1}, one, 4}}, 1, "{"},
+        {{{"tokens", CART_ST_I32, 1, {1}, one, 4}}, 1, "{\"record\":1}"},
+        {{{"tokens", CART_ST_I32, 1, {1}, one, 4}}, 1, "{\"tokens\":1}"},
+        {{{"tokens", CART_ST_F32, 1, {1}, one, 4}}, 1, "{}"},
+        {{{"tokens", CART_ST_I32, 2, {1, 1}, one, 4}}, 1, "{}"},
+        {{{"token", CART_ST_I32, 1, {1}, one, 4}}, 1, "{}"},
+        {{{"tokens", CART_ST_I32, 1, {1}, one, 4}, {"x", CART_ST_I32, 1, {1}, one, 4}}, 2, "{}"},
+    };
+    struct cart_buf b = CART_BUF_INIT;
+    struct cart_payload p;
+    struct cart_err err;
+
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
+        struct cart_record rec = {.type = "DOC "};
+        json_t *meta = json_pack("{s: s*}", "record", cases[i].record);
+        cart_buf_reset(&b);
+        assert_int_equal(cart_st_build(&b, cases[i].t, cases[i].n, meta, &err), 0);
+        rec.payload = b.data;
+        rec.size = b.len;
+        if (cart_payload_parse(&p, cart_kind_find("tokens"), &rec, "x", &err) != CART_EFORMAT)
+            fail_msg("case %zu was taken", i);
+        json_decref(meta);
+    }
+    /* Parsed, but not canonical: readers may take it, listings may not. */
+    struct cart_record rec = {.type = "DOC "};
+    json_t *meta = json_pack("{s: s}", "record", "{ \"doc\":0}");
+    cart_buf_reset(&b);
+    assert_int_equal(cart_st_build(&b, cases[0].t, 1, meta, &err), 0);
+    rec.payload = b.data;
+    rec.size = b.len;
+    assert_int_equal(cart_payload_parse(&p, cart_kind_find("tokens"), &rec, "x", &err), 0);
+    assert_int_equal(cart_payload_check(&p, &rec, "x", &err), CART_EFORMAT);
+    cart_payload_release(&p);
+    json_decref(meta);
+    cart_buf_release(&b);
+}
+
+/* Feeds lines to the checker; the last one must break a rule whose message says part (NULL: all are fine). */
+static void rules(const char *kind_name, const char *part, const char *const *lines)
+{
+    const struct cart_kind *kind = cart_kind_find(kind_name);
+    struct cart_consistency *c;
+    struct cart_buf payload = CART_BUF_INIT;
+    struct cart_err err = {0};
+
+    assert_int_equal(cart_consistency_new(&c, kind, &err), 0);
+    for (; *lines != NULL; lines++) {
+        struct cart_record rec = {.skippable = false};
+        struct cart_payload p;
+        cart_buf_reset(&payload);
+        if (cart_kinds_from_json(kind, *lines, strlen(*lines), "x", &payload, rec.type, &err) < 0)
+            fail_msg("%s", err.msg);
+        rec.payload = payload.data;
+        rec.size = payload.len;
+        assert_int_equal(cart_payload_parse(&p, kind, &rec, "x", &err), 0);
+        int r = cart_consistency_add(c, &p, "x", &err);
+        cart_payload_release(&p);
+        if (lines[1] != NULL || part == NULL) {
+            if (r != 0)
+                fail_msg("%s: %s", *lines, err.msg);
+        } else if (r != CART_EFORMAT || strstr(err.msg, part) == NULL) {
+            fail_msg("%s: '%s' does not say '%s'", *lines, err.msg, part);
+        }
+    }
+    cart_consistency_free(c);
+    cart_buf_release(&payload);
+}
+
+#define RULES(kind, part, ...) rules(kind, part, (const char *const[]){__VA_ARGS__, NULL})
+#define C(n, split, rest) \
+    "{\"record\":\"conv\",\"n\":" #n ",\"split\":\"" split "\"," rest "}"
+#define IDS "\"ids\":[1,2,3],\"supervised\":[]"
+#define T(rows, offsets, logprobs) \
+    "{\"record\":\"targ\",\"n\":0,\"split\":\"train\",\"ids\":[1,2,3],\"supervised\":[[1,3]],\"rows\":" rows \
+    ",\"offsets\":" offsets ",\"target_ids\":[4,5],\"logprobs\":" logprobs ",\"entropy\":[0,0]}"
+
+static void test_rules(void **state)
+{
+    (void)state;
+    RULES("tokens", NULL, DOC0, DOC1);
+    RULES("tokens", "doc: expected 0, found 1", DOC1);
+    RULES("tokens", "doc: expected 1, found 0", DOC0, DOC0);
+    RULES("tokens", "negative", "{\"record\":\"doc\",\"doc\":0,\"tokens\":[3,-1]}");
+    RULES("tokens", "sha256", "{\"record\":\"doc\",\"doc\":0,\"sha256\":\"AB\",\"tokens\":[]}");
+    RULES("conversations", NULL, DOC0, DOC1, C(0, "held-out", IDS), C(2, "train", IDS), CONV);
+    RULES("conversations", "before all other", DOC0, CONV, DOC1);
+    RULES("conversations", "n: expected at least 4, found 3", DOC0, CONV, CONV);
+    RULES("conversations", "held-out", C(0, "train", IDS), C(1, "held-out", IDS));
+    RULES("conversations", "split", C(0, "test", IDS));
+    RULES("conversations", "doc: expected one of 1", DOC0, C(0, "train", "\"doc\":1," IDS));
+    RULES("conversations", "chunk", DOC0, C(0, "train", "\"doc\":0,\"chunk\":[0,4]," IDS));
+    RULES("conversations", "chunk", DOC0, C(0, "train", "\"doc\":0,\"chunk\":[2,1]," IDS));
+    RULES("conversations", "context_span", DOC0,
+          C(0, "train", "\"doc\":0,\"context_span\":[0,4]," IDS));
+    RULES("conversations", "supervised", C(0, "train", "\"ids\":[1,2],\"supervised\":[[1,3]]"));
+    RULES("conversations", "supervised", C(0, "train", "\"ids\":[1,2],\"supervised\":[[1,1]]"));
+    RULES("conversations", "supervised",
+          C(0, "train", "\"ids\":[1,2],\"supervised\":[[1,2],[0,1]]"));
+    RULES("conversations", "ids: value 1 is negative",
+          C(0, "train", "\"ids\":[1,-2],\"supervised\":[]"));
+    RULES("targets", NULL, DOC0, TARG);
+    RULES("targets", NULL, T("[1,2]", "[0,1,2]", "[-1,-2]"));
+    RULES("targets", "rows: value 1: expected position 2", T("[1,1]", "[0,1,2]", "[-1,-2]"));
+    RULES("targets", "rows: value 1", T("[1]", "[0,2]", "[-1,-2]"));
+    RULES("targets", "lengths", T("[1,2]", "[0,2]", "[-1,-2]"));
+    RULES("targets", "offsets: expected 0 first", T("[1,2]", "[0,1,3]", "[-1,-2]"));
+    RULES("targets", "offsets: value 1", T("[1,2]", "[0,3,2]", "[-1,-2]"));
+    RULES("targets", "logprobs", T("[1,2]", "[0,2,2]", "[-2,-1]"));
+    RULES("targets", "logprobs", T("[1,2]", "[0,1,2]", "[-1,0.5]"));
+}
+
+/* --- shards -------------------------------------------------------------------------------------------------- */
+
+static const char *folder(void)
+{
+    return getenv("TMPDIR") != NULL ? getenv("TMPDIR") : "/tmp";
+}
+
+/* Packs a listing into a new file; the caller frees the name. */
+static char *pack(const char *text)
+{
+    static int number;
+    char listing[512], *name = malloc(512);
+    struct cart_jsonl *l;
+    const char *record;
+    json_t *head;
+    struct cart_err err = {0};
+
+    snprintf(listing, sizeof listing, "%s/kinds-%d-%d.jsonl", folder(), (int)getpid(), number);
+    snprintf(name, 512, "%s/kinds-%d-%d.cart", folder(), (int)getpid(), number++);
+    FILE *f = fopen(listing, "w"), *out = fopen(name, "w");
+    assert_true(f != NULL && out != NULL);
+    fputs(text, f);
+    fclose(f);
+    assert_int_equal(cart_jsonl_open(&l, listing, &err), 0);
+    assert_int_equal(cart_jsonl_next(l, &head, &record, &err), 1);
+    assert_string_equal(record, "head");
+    if (cart_listing_pack(l, head, fileno(out), name, 0, &err) != 0)
+        fail_msg("%s", err.msg);
+    json_decref(head);
+    cart_jsonl_close(l);
+    fclose(out);
+    unlink(listing);
+    return name;
+}
+
+/* Joins the listings; 0 and the listing of the result in *text (caller frees), or the error. */
+static int join(const char *a, const char *b, bool gaps, char **text, struct cart_err *err)
+{
+    char *names[2] = {pack(a), pack(b)};
+    FILE *joined = tmpfile(), *list = tmpfile();
+    int r = cart_stream_join((const char *const *)names, 2, fileno(joined), "joined", 0, gaps, err);
+
+    if (r == 0) {
+        struct cart_stream_reader *in;
+        lseek(fileno(joined), 0, SEEK_SET);
+        assert_int_equal(cart_stream_open_fd(&in, fileno(joined), "joined", NULL, err), 0);
+        assert_int_equal(cart_listing_stream(in, fileno(list), "list", err), 0);
+        cart_stream_close(in);
+        off_t n = lseek(fileno(list), 0, SEEK_END);
+        *text = calloc(1, (size_t)n + 1);
+        assert_int_equal(pread(fileno(list), *text, (size_t)n, 0), n);
+        /* The end line's digest is not at issue here. */
+        *strstr(*text, "{\"record\":\"end\"") = '\0';
+    }
+    for (int i = 0; i < 2; i++) {
+        unlink(names[i]);
+        free(names[i]);
+    }
+    fclose(joined);
+    fclose(list);
+    return r;
+}
+
+static void join_gives(const char *a, const char *b, bool gaps, const char *expected)
+{
+    struct cart_err err = {0};
+    char *text;
+
+    if (join(a, b, gaps, &text, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void join_fails(const char *a, const char *b, int code, const char *part)
+{
+    struct cart_err err = {0};
+    char *text;
+
+    assert_int_equal(join(a, b, false, &text, &err), code);
+    if (strstr(err.msg, part) == NULL)
+        fail_msg("'%s' does not say '%s'", err.msg, part);
+}
+
+#define HEAD(kind, more) \
+    "{\"record\":\"head\"," more "\"history\":[],\"kind\":\"" kind "\",\"limits\":{\"record\":1073741824}"
+#define V ",\"version\":[1,0]}\n"
+#define SHARD(a, b) ",\"shard\":[" #a "," #b "]"
+#define END "{\"record\":\"end\"}\n"
+#define N(n) C(n, "train", IDS) "\n"
+#define D DOC0 "\n" DOC1 "\n"
+#define CONVS HEAD("conversations", "\"conversations\":6,")
+
+static void test_join(void **state)
+{
+    (void)state;
+    join_gives(CONVS V D N(0) N(1) END, CONVS V D N(2) N(4) END, false,
+               CONVS V D N(0) N(1) N(2) N(4));
+    join_gives(CONVS V D N(0) END, CONVS V D N(2) END, true, CONVS V D N(0) N(2));
+    join_gives(CONVS V D END, CONVS V D N(2) END, false, CONVS V D N(2));
+    join_gives(HEAD("metrics", "") V METR "\n" END, HEAD("metrics", "") V METR "\n" END, false,
+               HEAD("metrics", "") V METR "\n" METR "\n");
+    join_gives(HEAD("tokens", "") V DOC0 "\n" END, HEAD("tokens", "") V
+               "{\"record\":\"doc\",\"doc\":0,\"tokens\":[]}\n" END, false, HEAD("tokens", "") V D);
+    join_fails(CONVS V D N(0) END, CONVS V D N(2) END, CART_EMATCH, "--allow-gaps");
+    join_fails(CONVS V D N(2) END, CONVS V D N(0) END, CART_EMATCH, "rising order");
+    join_fails(CONVS V D N(2) END, CONVS V D N(2) END, CART_EMATCH, "each once");
+    join_fails(CONVS V D N(0) END, CONVS V DOC0 "\n" N(1) END, CART_EMATCH, "documents differ");
+    join_fails(CONVS V D N(0) END, CONVS V DOC0 "\n" END, CART_EMATCH, "documents differ");
+    join_fails(CONVS V D N(0) END, HEAD("conversations", "") V D N(1) END, CART_EMATCH,
+               "its HEAD differs");
+    join_fails(CONVS V D N(0) END, HEAD("metrics", "") V END, CART_EFORMAT,
+               "expected a conversations stream");
+}
+
+static void test_join_by_range(void **state)
+{
+    (void)state;
+    join_gives(CONVS SHARD(0, 3) V D N(0) END, CONVS SHARD(3, 6) V D N(4) END, false,
+               CONVS V D N(0) N(4));
+    join_gives(CONVS SHARD(1, 3) V D N(1) END, CONVS SHARD(3, 6) V D N(4) END, false,
+               CONVS SHARD(1, 6) V D N(1) N(4));
+    join_fails(CONVS SHARD(0, 3) V D N(0) END, CONVS SHARD(4, 6) V D N(4) END, CART_EMATCH,
+               "begins at 3, found 4");
+    join_fails(CONVS SHARD(0, 3) V D N(0) END, CONVS V D N(4) END, CART_EMATCH, "its HEAD differs");
+    join_fails(CONVS SHARD(3, 2) V D END, CONVS SHARD(2, 6) V D END, CART_EFORMAT, "shard");
+}
+
+/* --- listings ------------------------------------------------------------------------------------------------ */
+
+static int pack_text(const char *text, struct cart_err *err)
+{
+    FILE *out = tmpfile();
+    char name[512];
+    struct cart_jsonl *l;
+    const char *record;
+    json_t *head;
+
+    snprintf(name, sizeof name, "%s/kinds-%d.jsonl", folder(), (int)getpid());
+    FILE *f = fopen(name, "w");
+    fputs(text, f);
+    fclose(f);
+    assert_int_equal(cart_jsonl_open(&l, name, err), 0);
+    int r = cart_jsonl_next(l, &head, &record, err);
+    if (r == 1) {
+        r = cart_listing_pack(l, head, fileno(out), "out", 0, err);
+        json_decref(head);
+    }
+    cart_jsonl_close(l);
+    fclose(out);
+    unlink(name);
+    return r;
+}
+
+static void test_pack(void **state)
+{
+    static const struct {
+        const char *text;
+        int code;
+        const char *says;
+    } cases[] = {
+        {HEAD("tokens", "") V "\n  \r\n" D END, 0, ""},
+        {HEAD("tokens", "") V D "{\"record\":\"end\",\"records\":2}", 0, ""},
+        {HEAD("tokens", "") V D "{\"record\":\"end\",\"records\":3}\n", 1, ""},
+        {HEAD("tokens", "") V D "{\"record\":\"end\",\"digest\":\"00\"}\n", 1, ""},
+        {HEAD("tokens", "") V D, CART_ETRUNC, "no line has \"record\":\"end\""},
+        {HEAD("tokens", "") V END D, CART_EFORMAT, "line 3: a line follows the end line"},
+        {HEAD("tokens", "") V CONV "\n" END, CART_EFORMAT, "line 2"},
+        {HEAD("tokens", "") V "hello\n" END, CART_EFORMAT, "line 2: expected a JSON object"},
+        {HEAD("tokens", "") V "{\"record\":\"skippable\",\"type\":\"ABCD\",\"hex\":\"00ff\"}\n" END, 0, ""},
+        {HEAD("tokens", "") V "{\"record\":\"skippable\",\"type\":\"DOC \",\"hex\":\"00ff\"}\n" END,
+         CART_EFORMAT, "DOC "},
+        {HEAD("tokens", "") V "{\"record\":\"skippable\",\"type\":\"abcd\",\"hex\":\"\"}\n" END,
+         CART_EFORMAT, "type"},
+        {HEAD("tokens", "") V "{\"record\":\"skippable\",\"type\":\"ABCD\",\"hex\":\"0\"}\n" END,
+         CART_EFORMAT, "hex"},
+        {"{\"record\":\"head\",\"kind\":\"tokens\"}\n" END, CART_EFORMAT, "history"},
+        {"{\"record\":\"head\",\"kind\":\"x\",\"history\":[]}\n" END, CART_EFORMAT, "unknown kind"},
+        {"{\"record\":\"head\",\"kind\":\"tokens\",\"history\":[],\"version\":[2,0]}\n" END, CART_EFORMAT,
+         "version"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
+        struct cart_err err = {0};
+        int r = pack_text(cases[i].text, &err);
+        if (r != cases[i].code || strstr(err.msg, cases[i].says) == NULL)
+            fail_msg("case %zu: %d '%s'", i, r, err.msg);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_twins),           cmocka_unit_test(test_twin_in_any_order),
+        cmocka_unit_test(test_twin_refused),    cmocka_unit_test(test_payloads_refused),
+        cmocka_unit_test(test_rules),           cmocka_unit_test(test_join),
+        cmocka_unit_test(test_join_by_range),   cmocka_unit_test(test_pack),
+    };
+
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests_name("kinds", tests, NULL, NULL);
+}
