@@ -67,11 +67,12 @@ static void on_evaluation(void *ctx, const struct cart_train_report *r)
     if (o->common.dry_run)
         return;
     cart_progress_end(&o->progress);
-    cart_log(
-        CART_LOG_NOTICE,
-        "held-out %s step %llu: loss %.4f, KL %.4f, top-1 %.1f %% (%zu conversations, %zu tokens)",
-        r->step == 0 ? "before" : "after", (unsigned long long)r->step, r->loss, r->kl,
-        100.0 * r->top1, r->conversations, r->tokens);
+    char when[40] = "before training";
+    if (r->step > 0)
+        snprintf(when, sizeof when, "after step %llu", (unsigned long long)r->step);
+    cart_log(CART_LOG_NOTICE,
+             "held-out %s: loss %.4f, KL %.4f, top-1 %.1f %% (%zu conversations, %zu tokens)", when,
+             r->loss, r->kl, 100.0 * r->top1, r->conversations, r->tokens);
     if (r->step < r->steps && r->step > 0)
         cart_progress_start(&o->progress, o->common.progress, "steps", (double)r->steps);
 }

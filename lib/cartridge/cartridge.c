@@ -4,6 +4,7 @@
 #include "cartridge/metadata.h"
 #include "cartridge/rows.h"
 #include "stream/safetensors.h"
+#include "stream/sniff.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@ struct cart_cartridge_priv {
     struct cart_arena arena;               /* tensor table, layers, copies */
     const struct cart_st_tensor **tensors; /* [L, TENSORS_PER_LAYER], NULL where absent */
     const void **data;                     /* the same, as used: in the file or in the arena */
+    int64_t *draft;                        /* a copy of an unaligned draft_reference */
     char *path;
 };
 
@@ -211,9 +213,12 @@ static int bind_draft(struct cart_cartridge *c, const struct cart_model *m, stru
     if (t->dtype != CART_ST_I64 || t->rank != 1)
         return cart_err_set(err, CART_EFORMAT,
                             "tensor draft_reference: expected I64 of one dimension");
-    if ((uintptr_t)t->data % sizeof(int64_t) != 0)
-        return cart_err_set(err, CART_EFORMAT, "tensor draft_reference: not aligned to 8 bytes");
     const int64_t *ids = t->data;
+    if ((uintptr_t)t->data % sizeof *ids != 0) {
+        if (!(c->priv->draft = malloc(t->bytes)))
+            return cart_err_memory(err, "draft_reference", t->bytes);
+        ids = memcpy(c->priv->draft, t->data, t->bytes);
+    }
     for (size_t i = 0; i < t->shape[0]; i++)
         if (ids[i] < 0 || (uint64_t)ids[i] >= m->V)
             return cart_err_set(err, CART_EFORMAT,
@@ -259,6 +264,18 @@ static int open_parsed(struct cart_cartridge *c, const struct cart_model *m,
     return bind_draft(c, m, err);
 }
 
+/* Another kind of file is named as what it is, before safetensors finds fault with its header. */
+static int check_kind(const struct cart_map *map, const char *path, struct cart_err *err)
+{
+    enum cart_sniff kind =
+        cart_sniff(map->data, map->size < CART_SNIFF_BYTES ? map->size : CART_SNIFF_BYTES);
+    if (kind == CART_SNIFF_SAFETENSORS || kind == CART_SNIFF_OTHER)
+        return 0;
+    return cart_err_set(err, kind == CART_SNIFF_EMPTY ? CART_ETRUNC : CART_EFORMAT,
+                        "%s: expected a cartridge (safetensors), found %s", path,
+                        cart_sniff_name(kind));
+}
+
 int cart_cartridge_open(struct cart_cartridge **out, const struct cart_model *m, const char *path,
                         const struct cart_cartridge_options *opt, char *warning, size_t warning_cap,
                         struct cart_err *err)
@@ -281,7 +298,7 @@ int cart_cartridge_open(struct cart_cartridge **out, const struct cart_model *m,
         goto fail;
     }
     c->path = p->path;
-    if ((r = cart_map_open(&p->map, path, err)) < 0)
+    if ((r = cart_map_open(&p->map, path, err)) < 0 || (r = check_kind(&p->map, path, err)) < 0)
         goto fail;
     if ((r = cart_st_parse(&p->st, p->map.data, p->map.size, path, err)) < 0)
         goto fail;
@@ -304,6 +321,7 @@ void cart_cartridge_close(struct cart_cartridge *c)
     cart_arena_release(&p->arena);
     free(p->tensors);
     free(p->data);
+    free(p->draft);
     cart_st_release(&p->st);
     cart_map_release(&p->map);
     free(p->path);

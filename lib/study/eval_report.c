@@ -85,9 +85,9 @@ int cart_eval_table(const struct cart_eval *e, struct cart_buf *out, struct cart
                           CART_BOOTSTRAP_RESAMPLES, (unsigned long long)e->seed);
     for (size_t i = 0; i < e->n && r == 0; i++) {
         r = add_differences(out, e->arms[i].name, "bare", w, &e->arms[i].to_bare, err);
-        r = r < 0 ? r
-                  : add_differences(out, e->arms[i].name, "untrained", w, &e->arms[i].to_untrained,
-                                    err);
+        if (r == 0 && strcmp(e->arms[i].name, "bare") != 0)
+            r = add_differences(out, e->arms[i].name, "untrained", w, &e->arms[i].to_untrained,
+                                err);
     }
     if (r == 0 && e->notes.len > 0)
         r = cart_buf_addf(out, err, "\n%s", e->notes.data);
