@@ -73,11 +73,57 @@ static int64_t whole_of_bits(enum cart_st_dtype d, uint64_t bits)
     }
 }
 
+static unsigned half_of(double x)
+{
+    unsigned sign = signbit(x) ? 0x8000 : 0;
+    double a = fabs(x);
+    int e;
+
+    if (a == 0)
+        return sign;
+    frexp(a, &e);
+    /* Steps of the half's last place: 2^-24 among the subnormals, else 11 significant bits. */
+    int place = e - 11 < -24 ? -24 : e - 11;
+    double steps = nearbyint(ldexp(a, -place));
+    if (ldexp(steps, place) >= 65536)
+        return sign | 0x7c00;
+    if (steps < 1024)
+        return sign | (unsigned)steps;
+    if (steps == 2048) {
+        steps = 1024;
+        place++;
+    }
+    return sign | ((unsigned)(place + 25) << 10) | ((unsigned)steps - 1024);
+}
+
+static uint32_t bits_of_float(float x)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static uint64_t bits_of_real(enum cart_st_dtype d, double x)
+{
+    uint64_t bits;
+
+    if (d == CART_ST_F16)
+        return half_of(x);
+    if (d == CART_ST_F32)
+        return bits_of_float((float)x);
+    if (d == CART_ST_BF16) {
+        uint32_t f = bits_of_float((float)x);
+        return (uint32_t)(f + 0x7fff + (f >> 16 & 1)) >> 16;
+    }
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
 static void print_real(char out[TEXT], enum cart_st_dtype d, uint64_t bits)
 {
     double x = real_of_bits(d, bits);
-    bool wide = d == CART_ST_F64;
-    int digits = wide ? 15 : 7, most = wide ? 17 : 9;
+    int digits = d == CART_ST_F64 ? 15 : d == CART_ST_F32 ? 7 : d == CART_ST_F16 ? 4 : 3;
 
     if (isnan(x)) {
         snprintf(out, TEXT, "\"NaN:%0*" PRIx64 "\"", (int)(2 * cart_st_dtype_size(d)), bits);
@@ -91,12 +137,9 @@ static void print_real(char out[TEXT], enum cart_st_dtype d, uint64_t bits)
         snprintf(out, TEXT, signbit(x) ? "-0.0" : "0");
         return;
     }
-    for (; digits <= most; digits++) {
-        snprintf(out, TEXT, "%.*g", digits, x);
-        double back = strtod(out, NULL);
-        if (wide ? back == x : (double)(float)back == x)
-            break;
-    }
+    do
+        snprintf(out, TEXT, "%.*g", digits++, x);
+    while (bits_of_real(d, strtod(out, NULL)) != bits);
 }
 
 static void print_value(char out[TEXT], enum cart_st_dtype d, const unsigned char *p)
@@ -147,53 +190,6 @@ int cart_values_print(const struct cart_st_tensor *t, struct cart_buf *b, struct
     if (has_zero(t))
         return cart_buf_add(b, "[]", 2, err);
     return print_level(t, 0, &p, b, err);
-}
-
-static unsigned half_of(double x)
-{
-    unsigned sign = signbit(x) ? 0x8000 : 0;
-    double a = fabs(x);
-    int e;
-
-    if (a == 0)
-        return sign;
-    frexp(a, &e);
-    /* Steps of the half's last place: 2^-24 among the subnormals, else 11 significant bits. */
-    int place = e - 11 < -24 ? -24 : e - 11;
-    double steps = nearbyint(ldexp(a, -place));
-    if (ldexp(steps, place) >= 65536)
-        return sign | 0x7c00;
-    if (steps < 1024)
-        return sign | (unsigned)steps;
-    if (steps == 2048) {
-        steps = 1024;
-        place++;
-    }
-    return sign | ((unsigned)(place + 25) << 10) | ((unsigned)steps - 1024);
-}
-
-static uint32_t bits_of_float(float x)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
-}
-
-static uint64_t bits_of_real(enum cart_st_dtype d, double x)
-{
-    uint64_t bits;
-
-    if (d == CART_ST_F16)
-        return half_of(x);
-    if (d == CART_ST_F32)
-        return bits_of_float((float)x);
-    if (d == CART_ST_BF16) {
-        uint32_t f = bits_of_float((float)x);
-        return (uint32_t)(f + 0x7fff + (f >> 16 & 1)) >> 16;
-    }
-    memcpy(&bits, &x, sizeof bits);
-    return bits;
 }
 
 static bool parse_real_text(enum cart_st_dtype d, const char *s, uint64_t *bits)

@@ -1,5 +1,5 @@
 /* Tensor values as JSON numbers and back, exactly: what is printed reads back as the same bits. Floats take the fewest
- * of 7 to 9 digits (doubles 15 to 17) that do; -0.0 keeps its sign; what JSON cannot say is a string: "Infinity",
+ * digits that do, from 7 on (F64 from 15, F16 from 4, BF16 from 3); -0.0 keeps its sign; what JSON cannot say is a string: "Infinity",
  * "-Infinity", "NaN:7fc00000" (the bits, for any NaN), and whole numbers beyond 2^63 - 1 in decimal. A tensor of rank n
  * is arrays nested n deep, one of rank 0 a number. */
 #ifndef CART_STREAM_VALUES_H

@@ -1,0 +1,319 @@
+#!/usr/bin/env bats
+# cart-view: listings and back, verdicts, joining, conversion, and what it says to bad input.
+
+load ../helper/common
+
+HEAD='{"record":"head","history":[],"kind":"tokens","limits":{"record":1073741824},"version":[1,0]}'
+
+make_listing() {
+    printf '%s\n' "$HEAD" \
+        '{"record":"doc","doc":0,"path":"a.txt","tokens":[1,2,3]}' \
+        '{"record":"doc","doc":1,"path":"b.txt","tokens":[]}' \
+        '{"record":"end"}'
+}
+
+# conv N SPLIT: a conversation's line.
+conv() {
+    printf '{"record":"conv","n":%d,"split":"%s","ids":[1,2,3],"supervised":[[1,3]]}\n' "$1" "$2"
+}
+
+make_shard() {
+    printf '%s\n' "${HEAD/tokens/conversations}" '{"record":"doc","doc":0,"tokens":[1,2,3]}'
+    for n in "$@"; do conv "$n" train; done
+    echo '{"record":"end"}'
+}
+
+# A cartridge of two layers with made-up rows.
+make_cartridge() {
+    local meta='"cart.version":"1","cart.history":"[]"'
+    printf '{"record":"safetensors","metadata":{%s},"tensors":6}\n' "$meta"
+    echo '{"record":"tensor","name":"layers.0.k_sink","dtype":"F32","shape":[1,1,2],"data":[[[0.1,-0.0]]]}'
+    echo '{"record":"tensor","name":"layers.0.v_sink","dtype":"F32","shape":[1,1,2],"data":[[[1,2]]]}'
+    echo '{"record":"tensor","name":"layers.0.k","dtype":"F32","shape":[2,1,2],"data":[[[1,2]],[[3,4.5]]]}'
+    echo '{"record":"tensor","name":"layers.0.v","dtype":"F32","shape":[2,1,2],"data":[[[1,2]],[[3,65504]]]}'
+    echo '{"record":"tensor","name":"layers.1.k","dtype":"F32","shape":[2,1,2],"data":[[[1,2]],[[3,1e-05]]]}'
+    echo '{"record":"tensor","name":"layers.1.v","dtype":"F32","shape":[2,1,2],"data":[[[1,2]],[[3,4]]]}'
+    echo '{"record":"end","tensors":6}'
+}
+
+@test "usage is the manual's synopsis" {
+    cart_equal "$(cart_man_synopsis "$CART_ROOT/man/cart-view.1")" "$(cart_help_usage cart-view)"
+}
+
+@test "a stream survives listing and packing" {
+    make_listing | cart-view --pack -o a.tokens
+    cart-view a.tokens >a.jsonl
+    cart_equal "$(sed -n 2p a.jsonl)" '{"record":"doc","doc":0,"path":"a.txt","tokens":[1,2,3]}'
+    cart_equal "$(wc -l <a.jsonl)" 4
+    cart-view --pack -o b.tokens a.jsonl
+    cmp a.tokens b.tokens
+    cart-view - <a.tokens | cmp - a.jsonl
+    cart-view -o c.jsonl a.tokens
+    cmp c.jsonl a.jsonl
+}
+
+@test "a compressed stream has the same listing" {
+    { make_listing | head -n 2; printf '{"record":"doc","doc":1,"tokens":['
+      yes 7, | head -n 5000 | tr -d '\n'; echo '7]}'; echo '{"record":"end"}'; } >a.jsonl
+    cart-view --pack -o a.tokens a.jsonl
+    cart-view --pack -z 3 -o z.tokens a.jsonl
+    [ "$(stat -c %s z.tokens)" -lt "$(($(stat -c %s a.tokens) / 10))" ]
+    cart-view a.tokens >a.txt
+    cart-view z.tokens | cmp - a.txt
+    cart-view --pack a.txt -o again.tokens
+    cmp again.tokens a.tokens
+}
+
+@test "two files are listed one after the other" {
+    make_listing | cart-view --pack -o a.tokens
+    cart_equal "$(cart-view a.tokens a.tokens | grep -c '"record":"end"')" 2
+}
+
+@test "an independent reader agrees" {
+    cart_need_tool python3
+    make_listing | cart-view --pack -o a.tokens
+    python3 - <<'PY'
+import json, struct, zlib
+d = open("a.tokens", "rb").read()
+assert d[:8] == b"\x89CART\r\n\x1a"
+at, types, payloads = 8, [], []
+while at < len(d):
+    kind, flags, zero, stored, raw, crc, head_crc = struct.unpack_from("<4sHHQQII", d, at)
+    assert zlib.crc32(d[at:at + 28]) == head_crc and flags == 0 and zero == 0 and stored == raw
+    payload = d[at + 32:at + 32 + stored]
+    assert zlib.crc32(payload) == crc
+    types.append(kind)
+    payloads.append(payload)
+    at += 32 + stored
+assert types == [b"HEAD", b"DOC ", b"DOC ", b"END "]
+head = json.loads(payloads[0])
+assert head["kind"] == "tokens" and head["version"] == [1, 0]
+n, = struct.unpack_from("<Q", payloads[1])
+assert (8 + n) % 64 == 0
+header = json.loads(payloads[1][8:8 + n])
+assert json.loads(header["__metadata__"]["record"]) == {"doc": 0, "path": "a.txt"}
+assert header["tokens"] == {"dtype": "I32", "shape": [3], "data_offsets": [0, 12]}
+assert struct.unpack_from("<3i", payloads[1], 8 + n) == (1, 2, 3)
+records, size = struct.unpack_from("<QQ", payloads[3])
+assert records == 2 and size == len(payloads[1]) + len(payloads[2]) and len(payloads[3]) == 32
+PY
+}
+
+@test "check: whole files pass, in silence" {
+    make_listing | cart-view --pack -o a.tokens
+    cart-view --check a.tokens - <a.tokens >out 2>err
+    [ ! -s out ] && [ ! -s err ]
+    cart-view -v --check a.tokens 2>err
+    cart_has err "a.tokens: whole and consistent: a cart stream"
+}
+
+@test "check: every truncation fails with 3" {
+    make_listing | cart-view --pack -o a.tokens
+    for n in 0 1 7 8 20 40 100 200 300 400 "$(($(stat -c %s a.tokens) - 1))"; do
+        head -c "$n" a.tokens >cut
+        cart_must_fail 3 cart-view --check cut 2>err
+        cart_equal "$(wc -l <err)" 1
+        cart_must_fail 3 cart-view cut >out 2>/dev/null
+        ! grep -q '"record":"end"' out
+    done
+}
+
+@test "check: a bad file among good ones decides, and is named" {
+    make_listing | cart-view --pack -o a.tokens
+    head -c 300 a.tokens >cut
+    cart_must_fail 3 cart-view --check a.tokens cut a.tokens 2>err
+    cart_has err "cart-view: cut: "
+    cart_equal "$(wc -l <err)" 1
+    cart_must_fail 5 cart-view --check absent 2>err
+}
+
+@test "check: rules between records" {
+    make_listing | sed 's/"doc":1/"doc":2/' | cart-view --pack -o a.tokens
+    cart_must_fail 3 cart-view --check a.tokens 2>err
+    cart_has err "doc: expected 1, found 2"
+}
+
+@test "check: the crafted safetensors set" {
+    local set=$CART_SHARED/data/safetensors-crafted file bytes verdict why want
+    cart_need "$set/MANIFEST.tsv"
+    while IFS=$'\t' read -r file bytes verdict why; do
+        [ "$verdict" = accept ] && want=0 || want=3
+        if [ $want = 0 ]; then cart-view --check "$set/$file"
+        else cart_must_fail 3 cart-view --check "$set/$file" 2>err || { echo "$file $bytes $why"; false; }
+        fi
+    done < <(tail -n +2 "$set/MANIFEST.tsv")
+}
+
+@test "check: the crafted GGUF set" {
+    local set=$CART_SHARED/data/gguf-crafted file bytes verdict why
+    cart_need "$set/MANIFEST.tsv"
+    while IFS=$'\t' read -r file bytes verdict why; do
+        if [ "$verdict" = accept ]; then cart-view --check "$set/$file"
+        else cart_must_fail 3 cart-view --check "$set/$file" 2>err || { echo "$file $bytes $why"; false; }
+        fi
+    done < <(tail -n +2 "$set/MANIFEST.tsv")
+}
+
+@test "cat of two streams is refused, cart-view --cat joins" {
+    make_shard 0 1 | cart-view --pack -o a.conv
+    make_shard 2 3 | cart-view --pack -o b.conv
+    make_shard 0 1 2 3 | cart-view --pack -o whole.conv
+    cat a.conv b.conv >raw.conv
+    cart_must_fail 3 cart-view --check raw.conv 2>err
+    cart_has err "cart-view --cat"
+    cart-view --cat -o joined.conv a.conv b.conv
+    cmp joined.conv whole.conv
+    cart-view --cat a.conv - <b.conv | cmp - whole.conv
+    cart-view --pack -z 3 -o whole.z < <(make_shard 0 1 2 3)
+    cart-view --cat -z 3 a.conv b.conv | cmp - whole.z
+}
+
+@test "--cat: what does not belong together is status 4, and nothing is written" {
+    make_shard 0 1 | cart-view --pack -o a.conv
+    make_shard 3 | cart-view --pack -o c.conv
+    make_shard 2 | sed 's/\[1,2,3\]}$/[1,2]}/' | cart-view --pack -o d.conv
+    make_shard 2 | sed '1s/\[\]/[{"tool":"x"}]/' | cart-view --pack -o e.conv
+    for pair in "a.conv c.conv" "c.conv a.conv" "a.conv a.conv" "a.conv d.conv" "a.conv e.conv"; do
+        # shellcheck disable=SC2086
+        cart_must_fail 4 cart-view --cat -o out.conv $pair 2>err
+        [ ! -e out.conv ]
+    done
+    cart-view --cat --allow-gaps -o out.conv a.conv c.conv
+    cart-view --check out.conv
+}
+
+@test "safetensors: listed with data and packed again, the bytes are the same" {
+    make_cartridge | cart-view --pack -o c.safetensors
+    cart-view --check c.safetensors
+    cart-view c.safetensors >short.jsonl
+    cart_has short.jsonl '"max":65504,"min":1,"name":"layers.0.v"'
+    ! grep -q '"data"' short.jsonl
+    cart-view --data c.safetensors >long.jsonl
+    cart_has long.jsonl '"data":[[[0.1,-0.0]]]'
+    cart-view --pack -o again.safetensors long.jsonl
+    cmp c.safetensors again.safetensors
+    cart_must_fail 3 cart-view --pack -o x short.jsonl 2>err
+    cart_has err "--data"
+    [ ! -e x ]
+}
+
+@test "safetensors: a foreign header survives too" {
+    local f
+    for f in "$CART_SHARED"/data/safetensors-crafted/ok-*.safetensors \
+        "$CART_SHARED"/data/tiny-models/qwen3.golden.safetensors "$CART_TINY"/*.golden.safetensors; do
+        [ -e "$f" ] || continue
+        cart-view --data "$f" | cart-view --pack | cmp - "$f"
+    done
+}
+
+@test "safetensors: the format's own library reads what we write" {
+    python3 -c 'import safetensors, numpy' 2>/dev/null || skip "machine: no python3 safetensors"
+    make_cartridge | cart-view --pack -o c.safetensors
+    cart-view --dtype f16 -o h.safetensors c.safetensors
+    python3 - <<'PY'
+from safetensors import safe_open
+for name, dtype in (("c.safetensors", "float32"), ("h.safetensors", "float16")):
+    with safe_open(name, "np") as f:
+        assert f.metadata()["cart.version"] == "1"
+        assert len(list(f.keys())) == 6
+        v = f.get_tensor("layers.0.v")
+        assert v.shape == (2, 1, 2) and str(v.dtype) == dtype and v[1, 0, 1] == 65504
+PY
+}
+
+@test "--dtype: rows change their type, and the file says so" {
+    make_cartridge | cart-view --pack -o c.safetensors
+    cart-view --dtype bf16 -o b.safetensors c.safetensors
+    cart-view --dtype f16 c.safetensors >h.safetensors
+    cart-view --data h.safetensors >h.jsonl
+    cart_has h.jsonl '"cart.dtype":"f16"'
+    cart_has h.jsonl '\"options\":{\"dtype\":\"f16\"},\"tool\":\"cart-view\"'
+    cart_has h.jsonl '"name":"layers.0.k_sink","shape":[1,1,2],"data":[[[0.09998,-0.0]]]'
+    cart-view --data b.safetensors >b.jsonl
+    cart_has b.jsonl '"dtype":"BF16","finite":true,"max":4.5,"min":1,"name":"layers.0.k"'
+    cart-view --dtype f32 c.safetensors | cmp - c.safetensors
+    make_cartridge | sed 's/65504/65520/' | cart-view --pack -o big.safetensors
+    cart_must_fail 3 cart-view --dtype f16 -o x big.safetensors 2>err
+    cart_has err "layers.0.v: value 3, 65520, does not fit F16"
+    [ ! -e x ]
+    make_listing | cart-view --pack -o a.tokens
+    cart_must_fail 3 cart-view --dtype f16 -o x a.tokens 2>err
+    cart_has err "expected a cartridge"
+}
+
+@test "check: rows must be finite and fit each other" {
+    make_cartridge | sed 's/65504/"Infinity"/' | cart-view --pack -o c.safetensors
+    cart_must_fail 3 cart-view --check c.safetensors 2>err
+    cart_has err "layers.0.v: value 3 is not finite"
+    make_cartridge | grep -v layers.1.v | cart-view --pack -o c.safetensors
+    cart_must_fail 3 cart-view --check c.safetensors 2>err
+    cart_has err "layers.1.v"
+    make_cartridge | sed '/layers.1/s/\[2,1,2\],"data":\[\[\[1,2\]\],/[1,1,2],"data":[/' |
+        cart-view --pack -o c.safetensors
+    cart_must_fail 3 cart-view --check c.safetensors 2>err
+    cart_has err "expected 2 rows"
+}
+
+@test "GGUF: keys, tensors, and arrays cut or whole" {
+    cart_tiny llama_tied
+    cart-view "$CART_MODEL" >short.jsonl
+    cart_has short.jsonl '{"record":"key","key":"general.architecture","type":"string","value":"llama"}'
+    cart_has short.jsonl '"name":"token_embd.weight"'
+    cart-view --data "$CART_MODEL" >long.jsonl
+    cart_equal "$(wc -l <short.jsonl)" "$(wc -l <long.jsonl)"
+    [ "$(wc -c <long.jsonl)" -gt "$(wc -c <short.jsonl)" ]
+    cat "$CART_MODEL" | cart-view | cmp - short.jsonl
+    cart-view --check "$CART_MODEL"
+    head -c -1 "$CART_MODEL" >cut.gguf
+    cart_must_fail 3 cart-view --check cut.gguf
+}
+
+@test "foreign and empty input is named" {
+    : >empty; echo hello >text; gzip -c text >text.gz; echo '{"a":1}' >a.json
+    for f in empty text text.gz a.json; do
+        cart_must_fail 3 cart-view "$f" 2>err
+        cart_equal "$(wc -l <err)" 1
+        cart_must_fail 3 cart-view --cat "$f" >/dev/null 2>err
+    done
+    cart_must_fail 3 cart-view text.gz 2>err
+    cart_has err "text.gz: expected a cart stream, safetensors or GGUF file, found gzip-compressed data"
+    cart_must_fail 3 cart-view --pack text 2>err
+    cart_has err "text: line 1: expected a JSON object, found plain text"
+    cart_must_fail 3 cart-view --pack empty 2>err
+    cart_must_fail 3 cart-view --pack a.json 2>err
+    cart_must_fail 5 cart-view absent 2>err
+    cart_must_fail 5 cart-view . 2>err
+}
+
+@test "a listing that was edited packs with a warning, one that was cut does not" {
+    make_listing | cart-view --pack -o a.tokens
+    cart-view a.tokens >a.jsonl
+    sed 's/\[1,2,3\]/[1,2,4]/' a.jsonl | cart-view --pack -o b.tokens 2>err
+    cart_has err "warning"
+    cart-view --check b.tokens
+    head -n 3 a.jsonl >cut.jsonl
+    cart_must_fail 3 cart-view --pack -o c.tokens cut.jsonl 2>err
+    [ ! -e c.tokens ]
+}
+
+@test "wrong usage is status 2" {
+    make_listing | cart-view --pack -o a.tokens
+    cart_must_fail 2 cart-view --pack --check a.tokens
+    cart_must_fail 2 cart-view --nonsense
+    cart_must_fail 2 cart-view --dtype f8 a.tokens
+    cart_must_fail 2 cart-view --data --cat a.tokens
+    cart_must_fail 2 cart-view --allow-gaps a.tokens
+    cart_must_fail 2 cart-view -z 3 a.tokens
+    cart_must_fail 2 cart-view --check -o x a.tokens
+    cart_must_fail 2 cart-view --pack a b
+}
+
+@test "a full disk and a closed pipe" {
+    [ -e /dev/full ] || skip "machine: no /dev/full"
+    make_listing | cart-view --pack -o a.tokens
+    cart_must_fail 5 cart-view a.tokens >/dev/full 2>err
+    cart_has err "No space left"
+    cart_must_fail 5 cart-view --cat a.tokens >/dev/full 2>err
+    { cart-view a.tokens a.tokens a.tokens; echo $? >status; } | true
+    case $(cat status) in 0 | 141) ;; *) false ;; esac
+}
