@@ -7,11 +7,14 @@
  * No function adds a BOS: who wants one pushes cart_tokenizer_bos(). Time is linear in the text (n
  * log n within one piece), the stack constant, lengths size_t.
  *
- * Plain text never yields a control, user-defined or unknown token, whatever it looks like: what
- * looks like one is counted (stats->lookalikes) and tokenised as text. With CART_ENCODE_SPECIAL
- * such tokens are recognised in one scan from left to right, the longest at each place. Bytes that
- * are not UTF-8 are kept as they are, one symbol each, so that decoding gives the normalised text
- * back byte for byte. */
+ * Plain text never yields a control or unknown token, whatever it looks like, and a user-defined one
+ * only where the vocabulary's own merges arrive at it: what looks like one of these is counted
+ * (stats->lookalikes) and tokenised as text. With CART_ENCODE_SPECIAL such tokens are recognised in
+ * one scan from left to right, the longest at each place. Bytes that are not UTF-8 are kept as they
+ * are, one symbol each, so that decoding gives the normalised text back byte for byte; only a byte
+ * that the vocabulary has no token for is lost (stats->dropped). Printable ASCII and the newline
+ * always have one.
+ */
 #ifndef CART_TOKEN_TOKENIZER_H
 #define CART_TOKEN_TOKENIZER_H
 
