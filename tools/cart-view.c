@@ -1,6 +1,6 @@
-/* cart-view: looks into, checks, converts and joins every file of the family. Reads streams, safetensors images
- * (cartridges among them) and GGUF files, told apart by content; writes JSON Lines, or with --pack, --cat and --dtype
- * the binary forms. */
+/* cart-view: looks into, checks, converts and joins every file of the family. Reads streams,
+ * safetensors images (cartridges among them) and GGUF files, told apart by content; writes JSON
+ * Lines, or with --pack, --cat and --dtype the binary forms. */
 #include "base/io.h"
 #include "base/opt.h"
 #include "cartridge/convert.h"
@@ -101,11 +101,15 @@ static int input_open(struct input *in, const char *path, struct cart_err *err)
         return load(in, path, err);
     case CART_SNIFF_EMPTY:
     case CART_SNIFF_STREAM_CUT:
-        return cart_err_set(err, CART_ETRUNC, "%s: expected a cart stream, safetensors or GGUF file, "
-                            "found %s", in->name, cart_sniff_name(in->kind));
+        return cart_err_set(err, CART_ETRUNC,
+                            "%s: expected a cart stream, safetensors or GGUF file, "
+                            "found %s",
+                            in->name, cart_sniff_name(in->kind));
     default:
-        return cart_err_set(err, CART_EFORMAT, "%s: expected a cart stream, safetensors or GGUF "
-                            "file, found %s", in->name, cart_sniff_name(in->kind));
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: expected a cart stream, safetensors or GGUF "
+                            "file, found %s",
+                            in->name, cart_sniff_name(in->kind));
     }
 }
 
@@ -131,8 +135,8 @@ static int check_model(const struct input *in, const struct cart_gguf *g, struct
     if (cart_gguf_find(g, "tokenizer.ggml.tokens") == NULL)
         return 0;
     if (in->map.data == NULL)
-        return cart_err_set(err, CART_EUSAGE, "%s: a model is checked as a file, not through a pipe",
-                            in->name);
+        return cart_err_set(err, CART_EUSAGE,
+                            "%s: a model is checked as a file, not through a pipe", in->name);
     if ((r = cart_model_open(&m, in->name, NULL, err)) < 0)
         return r;
     cart_model_close(m);
@@ -226,8 +230,10 @@ static int pack(const struct options *o, const char *path, int fd, const char *o
                          "%s: record: expected head or safetensors in the first line",
                          cart_jsonl_where(lines));
     if (r > 0)
-        cart_log(CART_LOG_WARNING, "%s: the end line states other counts or another digest than what "
-                 "was packed: the listing was edited", path);
+        cart_log(CART_LOG_WARNING,
+                 "%s: the end line states other counts or another digest than what "
+                 "was packed: the listing was edited",
+                 path);
     json_decref(head);
     cart_jsonl_close(lines);
     return r > 0 ? 0 : r;
@@ -270,7 +276,8 @@ static int check_options(const struct options *o, size_t n, struct cart_err *err
     if ((o->pack || o->dtype >= 0) && n > 1)
         return cart_err_set(err, CART_EUSAGE, "expected one file, found %zu", n);
     if (n == 0 && isatty(STDIN_FILENO))
-        return cart_err_set(err, CART_EUSAGE, "nothing to read: name a file, or - for this terminal");
+        return cart_err_set(err, CART_EUSAGE,
+                            "nothing to read: name a file, or - for this terminal");
     return 0;
 }
 
@@ -314,9 +321,12 @@ int main(int argc, char **argv)
         CART_OPT_FLAG(0, "data", &o.data, "list the values of tensors, and arrays whole"),
         CART_OPT_END,
     };
-    const struct cart_tool tool = {
-        "cart-view", "look into, check, convert and join streams and artifacts", "[FILE|-]...", table,
-        CART_USES_OUTPUT | CART_USES_COMPRESS, &o.common};
+    const struct cart_tool tool = {"cart-view",
+                                   "look into, check, convert and join streams and artifacts",
+                                   "[FILE|-]...",
+                                   table,
+                                   CART_USES_OUTPUT | CART_USES_COMPRESS,
+                                   &o.common};
 
     if ((r = cart_opt_parse(&tool, argc, argv, &first, &done, &err)) < 0 || done)
         return cart_main_end(r, 0, &err);

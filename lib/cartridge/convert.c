@@ -60,8 +60,10 @@ static int check_tensor(const struct cart_st_tensor *t, const char *what, struct
         return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: expected F32, F16 or BF16, found %s",
                             what, t->name, cart_st_dtype_name(t->dtype));
     if (t->rank != 3)
-        return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: expected [rows,heads,width], found "
-                            "%zu dimensions", what, t->name, t->rank);
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: tensor %s: expected [rows,heads,width], found "
+                            "%zu dimensions",
+                            what, t->name, t->rank);
     size_t size = cart_st_dtype_size(t->dtype);
     for (size_t i = 0; i < t->bytes / size; i++)
         if (!isfinite(value_at(t->dtype, p + i * size)))
@@ -70,7 +72,8 @@ static int check_tensor(const struct cart_st_tensor *t, const char *what, struct
     return 0;
 }
 
-/* A layer's keys have values of the same shape beside them, and the same number of rows as in every other layer. */
+/* A layer's keys have values of the same shape beside them, and the same number of rows as in every
+ * other layer. */
 static int check_pair(const struct cart_st *st, const struct cart_st_tensor *t,
                       const struct cart_st_tensor *first, const char *what, struct cart_err *err)
 {
@@ -91,8 +94,9 @@ static int check_pair(const struct cart_st *st, const struct cart_st_tensor *t,
         return cart_err_set(err, CART_EFORMAT, "%s: tensors %s and %s differ in their rows", what,
                             t->name, other);
     if (t->shape[0] != first->shape[0])
-        return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: expected %zu rows as in %s, found %zu",
-                            what, t->name, first->shape[0], first->name, t->shape[0]);
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: tensor %s: expected %zu rows as in %s, found %zu", what, t->name,
+                            first->shape[0], first->name, t->shape[0]);
     return 0;
 }
 
@@ -199,8 +203,8 @@ int cart_rows_convert(const struct cart_st *st, enum cart_st_dtype to, int fd, c
         goto done;
     }
     if (!cart_rows_present(st)) {
-        r = cart_err_set(err, CART_EFORMAT, "%s: expected a cartridge, found no tensor layers.<i>.k",
-                         what);
+        r = cart_err_set(err, CART_EFORMAT,
+                         "%s: expected a cartridge, found no tensor layers.<i>.k", what);
         goto done;
     }
     if ((r = cart_rows_check(st, what, err)) < 0)

@@ -7,13 +7,15 @@
 /* Whether the image has rows at all: a tensor "layers.<i>.k". */
 bool cart_rows_present(const struct cart_st *st);
 
-/* The rules of cart-cartridge(5) that hold whatever the model: row tensors have rank 3, one floating type and finite values; each
- * layer's keys and values agree in shape; all layers have the same number of rows. CART_EFORMAT. */
+/* The rules of cart-cartridge(5) that hold whatever the model: row tensors have rank 3, one
+ * floating type and finite values; each layer's keys and values agree in shape; all layers have the
+ * same number of rows. CART_EFORMAT. */
 int cart_rows_check(const struct cart_st *st, const char *what, struct cart_err *err) CART_MUST_USE;
 
-/* Writes the cartridge with its rows as to (F32, F16 or BF16) on fd, everything else as it was; where anything changed, metadata
- * gains "cart.dtype" and "cart.history" an entry. CART_EFORMAT: no rows, or a value that becomes infinite. */
-int cart_rows_convert(const struct cart_st *st, enum cart_st_dtype to, int fd, const char *out, const char *what,
-                      struct cart_err *err) CART_MUST_USE;
+/* Writes the cartridge with its rows as to (F32, F16 or BF16) on fd, everything else as it was;
+ * where anything changed, metadata gains "cart.dtype" and "cart.history" an entry. CART_EFORMAT: no
+ * rows, or a value that becomes infinite. */
+int cart_rows_convert(const struct cart_st *st, enum cart_st_dtype to, int fd, const char *out,
+                      const char *what, struct cart_err *err) CART_MUST_USE;
 
 #endif

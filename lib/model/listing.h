@@ -1,11 +1,14 @@
-/* A GGUF file as JSON Lines, for cart-view: {"record":"gguf",...}, its keys, its tensors, {"record":"end",...}. */
+/* A GGUF file as JSON Lines, for cart-view: {"record":"gguf",...}, its keys, its tensors,
+ * {"record":"end",...}. */
 #ifndef CART_MODEL_LISTING_H
 #define CART_MODEL_LISTING_H
 
 #include "format/gguf.h"
 
-/* Lists g on fd (out names it in messages). Arrays of more than eight values are cut to those unless whole is set; "count" is always the
- * true length. Text that is not UTF-8 is shown with \xNN for its other bytes. */
-int cart_model_listing(const struct cart_gguf *g, bool whole, int fd, const char *out, struct cart_err *err) CART_MUST_USE;
+/* Lists g on fd (out names it in messages). Arrays of more than eight values are cut to those
+ * unless whole is set; "count" is always the true length. Text that is not UTF-8 is shown with \xNN
+ * for its other bytes. */
+int cart_model_listing(const struct cart_gguf *g, bool whole, int fd, const char *out,
+                       struct cart_err *err) CART_MUST_USE;
 
 #endif

@@ -215,13 +215,11 @@ static int add_conversation(struct cart_consistency *c, const struct cart_payloa
     int r;
 
     if ((r = check_order(c, p, what, err)) < 0 || (r = check_place(c, p, what, err)) < 0 ||
-        (r = check_ids(c, p, "ids", what, err)) < 0 ||
-        (r = check_supervised(c, p, what, err)) < 0)
+        (r = check_ids(c, p, "ids", what, err)) < 0 || (r = check_supervised(c, p, what, err)) < 0)
         return r;
     if (strcmp(p->desc->type, "TARG") != 0)
         return 0;
-    if ((r = check_ids(c, p, "target_ids", what, err)) < 0 ||
-        (r = check_rows(c, p, what, err)) < 0)
+    if ((r = check_ids(c, p, "target_ids", what, err)) < 0 || (r = check_rows(c, p, what, err)) < 0)
         return r;
     return check_entries(c, p, what, err);
 }

@@ -1,6 +1,7 @@
-/* What the records of one stream must be to each other, beyond each being well-formed: documents first and numbered from
- * 0, conversations in rising n with the held-out ones first, spans inside their documents, targets that fit their
- * ids. The rules are those of cart-stream(5). Feed every record in order. */
+/* What the records of one stream must be to each other, beyond each being well-formed: documents
+ * first and numbered from 0, conversations in rising n with the held-out ones first, spans inside
+ * their documents, targets that fit their ids. The rules are those of cart-stream(5). Feed every
+ * record in order. */
 #ifndef CART_STREAM_CONSISTENCY_H
 #define CART_STREAM_CONSISTENCY_H
 
@@ -8,9 +9,11 @@
 
 struct cart_consistency;
 
-int cart_consistency_new(struct cart_consistency **out, const struct cart_kind *kind, struct cart_err *err) CART_MUST_USE;
+int cart_consistency_new(struct cart_consistency **out, const struct cart_kind *kind,
+                         struct cart_err *err) CART_MUST_USE;
 /* CART_EFORMAT naming the first rule broken. what: the stream, for messages. */
-int cart_consistency_add(struct cart_consistency *c, const struct cart_payload *p, const char *what, struct cart_err *err) CART_MUST_USE;
+int cart_consistency_add(struct cart_consistency *c, const struct cart_payload *p, const char *what,
+                         struct cart_err *err) CART_MUST_USE;
 void cart_consistency_free(struct cart_consistency *c);
 
 #endif

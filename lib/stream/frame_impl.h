@@ -1,4 +1,5 @@
-/* The bytes of cart-stream(5) that reader, writer and resume share: the magic and the 32-byte head of a record. */
+/* The bytes of cart-stream(5) that reader, writer and resume share: the magic and the 32-byte head
+ * of a record. */
 #ifndef CART_STREAM_FRAME_IMPL_H
 #define CART_STREAM_FRAME_IMPL_H
 
@@ -6,7 +7,7 @@
 #include "stream/kinds.h"
 #include "stream/stream.h"
 
-#define CART_STREAM_MAGIC "\x89" "CART\r\n\x1a"
+#define CART_STREAM_MAGIC "\211CART\r\n\032"
 #define CART_STREAM_MAGIC_SIZE ((size_t)8)
 #define CART_FRAME_SIZE ((size_t)32)
 #define CART_STREAM_MAX_HEAD ((size_t)4 << 20) /* bytes of the HEAD payload */
@@ -32,13 +33,16 @@ bool cart_frame_decode(struct cart_frame *f, const unsigned char in[CART_FRAME_S
 bool cart_frame_type_ok(const char *type);
 
 /* What END would state now. */
-void cart_stream_written(const struct cart_stream_writer *w, uint64_t *records, uint64_t *bytes, unsigned char digest[16]);
+void cart_stream_written(const struct cart_stream_writer *w, uint64_t *records, uint64_t *bytes,
+                         unsigned char digest[16]);
 
 /* The record's description in kind, or NULL. */
 const struct cart_kind_record *cart_kind_record(const struct cart_kind *kind, const char *type);
 
-/* The canonical HEAD bytes for head: version and limits added. *limit gets the largest record it allows. CART_EUSAGE. */
-int cart_head_build(struct cart_buf *b, const json_t *head, size_t *limit, const struct cart_kind **kind, struct cart_err *err) CART_MUST_USE;
+/* The canonical HEAD bytes for head: version and limits added. *limit gets the largest record it
+ * allows. CART_EUSAGE. */
+int cart_head_build(struct cart_buf *b, const json_t *head, size_t *limit,
+                    const struct cart_kind **kind, struct cart_err *err) CART_MUST_USE;
 
 struct cart_stream_reader {
     int fd;
@@ -53,17 +57,19 @@ struct cart_stream_reader {
     size_t limit;
     struct cart_hash *hash;
     uint64_t records, bytes;
-    uint64_t offset; /* in the file, after the last whole record */
+    uint64_t offset;      /* in the file, after the last whole record */
     struct cart_buf rest; /* what ahead points into after open */
     struct cart_buf stored, raw;
     void *zstd;
 };
 
 /* cart_kinds_from_json of a parsed line, which loses its members on the way. */
-int cart_kinds_from_object(const struct cart_kind *kind, json_t *line, const char *what, struct cart_buf *payload, char type[5],
+int cart_kinds_from_object(const struct cart_kind *kind, json_t *line, const char *what,
+                           struct cart_buf *payload, char type[5],
                            struct cart_err *err) CART_MUST_USE;
 
 /* Opens at the descriptor's place (borrowed); kind as for cart_stream_open. */
-int cart_stream_open_fd(struct cart_stream_reader **out, int fd, const char *name, const char *kind, struct cart_err *err) CART_MUST_USE;
+int cart_stream_open_fd(struct cart_stream_reader **out, int fd, const char *name, const char *kind,
+                        struct cart_err *err) CART_MUST_USE;
 
 #endif

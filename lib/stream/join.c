@@ -24,7 +24,7 @@ struct join {
     bool any, gaps, sharded;
 };
 
-/* --- heads --------------------------------------------------------------------------------------------------- */
+/* --- heads --- */
 
 static int shard_of(const json_t *head, const char *name, uint64_t *first, uint64_t *end,
                     struct cart_err *err)
@@ -102,7 +102,7 @@ static int join_heads(struct join *j, json_t **out, struct cart_err *err)
     return r;
 }
 
-/* --- records ------------------------------------------------------------------------------------------------- */
+/* --- records --- */
 
 static int put(struct join *j, const struct cart_record *rec, struct cart_payload *p,
                const char *what, struct cart_err *err)

@@ -107,7 +107,7 @@ void cart_jsonl_close(struct cart_jsonl *l)
 }
 
 int cart_jsonl_add(struct cart_buf *line, const char *record, const json_t *fields,
-                  struct cart_err *err)
+                   struct cart_err *err)
 {
     int r = cart_buf_addf(line, err, "{\"record\":\"%s\"", record);
     size_t at = line->len;

@@ -19,7 +19,10 @@ static const struct cart_kind_tensor target_tensors[] = {
 };
 #define CONVERSATION_TENSORS 2
 
-#define DOC {"DOC ", doc_tensors, CART_COUNTOF(doc_tensors)}
+#define DOC                                                                                        \
+    {                                                                                              \
+        "DOC ", doc_tensors, CART_COUNTOF(doc_tensors)                                             \
+    }
 static const struct cart_kind_record tokens[] = {DOC};
 static const struct cart_kind_record conversations[] = {
     DOC, {"CONV", target_tensors, CONVERSATION_TENSORS}};
@@ -77,8 +80,9 @@ static int check_tensors(const struct cart_st *st, const struct cart_kind_record
         if ((r = cart_st_expect(st, want->name, want->dtype, want->rank, &t, what, err)) < 0)
             return r;
         if (want->rank == 2 && t->shape[1] != want->inner)
-            return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: expected [n,%zu], found [%zu,%zu]",
-                                what, want->name, want->inner, t->shape[0], t->shape[1]);
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: tensor %s: expected [n,%zu], found [%zu,%zu]", what,
+                                want->name, want->inner, t->shape[0], t->shape[1]);
         if (want->dtype == CART_ST_F32 && (r = check_finite(t, what, err)) < 0)
             return r;
     }
@@ -155,8 +159,11 @@ int cart_payload_build(struct cart_buf *b, const struct cart_kind_record *desc,
     for (size_t i = 0; i < desc->n_tensors; i++) {
         const struct cart_kind_tensor *d = &desc->tensors[i];
         struct cart_st_tensor *t = &tensors[i];
-        *t = (struct cart_st_tensor){.name = d->name, .dtype = d->dtype, .rank = d->rank,
-                                     .shape = {counts[i], d->inner}, .data = data[i]};
+        *t = (struct cart_st_tensor){.name = d->name,
+                                     .dtype = d->dtype,
+                                     .rank = d->rank,
+                                     .shape = {counts[i], d->inner},
+                                     .data = data[i]};
         if (!cart_size_mul(counts[i], cart_st_dtype_size(d->dtype) * (d->rank == 2 ? d->inner : 1),
                            &t->bytes))
             return cart_err_set(err, CART_EUSAGE, "%s: tensor %s: the byte count overflows",

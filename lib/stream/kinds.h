@@ -1,7 +1,8 @@
-/* What the records of each kind hold, and their text twin. A payload is a safetensors image whose tensors are listed
- * here and whose __metadata__ has one key, "record", a canonical JSON object with the other fields. The text twin of a
- * record is one JSON line: the object's fields and the tensors as (nested) arrays side by side, plus "record": the type
- * in lower case. cart_kinds_to_json and cart_kinds_from_json are exact inverses, byte for byte. */
+/* What the records of each kind hold, and their text twin. A payload is a safetensors image whose
+ * tensors are listed here and whose __metadata__ has one key, "record", a canonical JSON object
+ * with the other fields. The text twin of a record is one JSON line: the object's fields and the
+ * tensors as (nested) arrays side by side, plus "record": the type in lower case.
+ * cart_kinds_to_json and cart_kinds_from_json are exact inverses, byte for byte. */
 #ifndef CART_STREAM_KINDS_H
 #define CART_STREAM_KINDS_H
 
@@ -27,34 +28,49 @@ struct cart_kind {
     size_t n_records;
 };
 
-/* tokens:        DOC   tokens I32 [n]; fields: doc (index), id, path, bytes, sha256, skipped_... ; one per document
- * conversations: DOC records first, then CONV: ids I32 [T], supervised I32 [s, 2] (half-open ranges of ids); fields below
- * targets:       DOC records first, then TARG: all of CONV, plus rows I32 [R] (positions in ids of the supervised tokens),
- *                offsets I32 [R + 1], target_ids I32 [E], logprobs F32 [E] (per row falling), entropy as F32 [R] (of the retained part: -sum p log p)
- * metrics:       METR  no tensors; fields: step, split, loss, kl, top1, lr, ...
- * rounds:        RNDS  no tensors
- * CONV fields: n, split ("train"|"held-out"), seed_type, doc, chunk [first, end) in tokens of doc, context ("chunk"|"document"|"corpus"), context_span
- * [first, end), parts [] (names), round, target_doc, think (bool), messages [{role, content}], finish_reasons [..] */
+/* Tensors in payload order (T ids, s ranges, R rows, E entries), then fields:
+ *
+ * DOC   in tokens; first in conversations and targets. tokens I32 [n].
+ *       doc (index), id, path, bytes, sha256, what else the tokenizer tells.
+ * CONV  in conversations. ids I32 [T], supervised I32 [s, 2] (half-open ranges of ids).
+ *       n, split ("train" | "held-out"), seed_type, doc, chunk [first, end) in tokens of doc,
+ *       context ("chunk" | "document" | "corpus"), context_span [first, end), parts [] (names),
+ *       round, target_doc, think (bool), messages [{role, content}], finish_reasons [..].
+ * TARG  in targets. All of CONV, then rows I32 [R] (places in ids of the supervised tokens),
+ *       offsets I32 [R + 1], target_ids I32 [E], logprobs F32 [E] (falling within a row),
+ *       entropy F32 [R] (of the retained part: -sum p log p).
+ * METR  in metrics. No tensors. step, split, loss, kl, top1, lr, ...
+ * RNDS  in rounds. No tensors. */
 const struct cart_kind *cart_kind_find(const char *name); /* NULL if unknown */
 
-/* A record's payload parsed by its kind: exactly the listed tensors with the listed types, and the fields object. st's
- * tensors point into payload. Release with cart_payload_release. */
+/* A record's payload parsed by its kind: exactly the listed tensors with the listed types, and the
+ * fields object. st's tensors point into payload. Release with cart_payload_release. */
 struct cart_payload {
     struct cart_st st;
     json_t *fields; /* owned */
     const struct cart_kind_record *desc;
 };
-int cart_payload_parse(struct cart_payload *p, const struct cart_kind *kind, const struct cart_record *rec, const char *what, struct cart_err *err) CART_MUST_USE;
+int cart_payload_parse(struct cart_payload *p, const struct cart_kind *kind,
+                       const struct cart_record *rec, const char *what,
+                       struct cart_err *err) CART_MUST_USE;
 void cart_payload_release(struct cart_payload *p);
 
-/* Appends the payload for fields and tensors (data and counts; names and types from desc, in its order). */
-int cart_payload_build(struct cart_buf *b, const struct cart_kind_record *desc, const json_t *fields,
-                       const void *const *data, const size_t *counts /* first dimension of each */, struct cart_err *err) CART_MUST_USE;
+/* Appends the payload for fields and tensors (data and counts; names and types from desc, in its
+ * order). */
+int cart_payload_build(struct cart_buf *b, const struct cart_kind_record *desc,
+                       const json_t *fields, const void *const *data,
+                       const size_t *counts /* first dimension of each */,
+                       struct cart_err *err) CART_MUST_USE;
 
-/* CART_EFORMAT unless the record's bytes are what cart_payload_build makes of p, that is, in canonical form. */
-int cart_payload_check(const struct cart_payload *p, const struct cart_record *rec, const char *what, struct cart_err *err) CART_MUST_USE;
+/* CART_EFORMAT unless the record's bytes are what cart_payload_build makes of p, that is, in
+ * canonical form. */
+int cart_payload_check(const struct cart_payload *p, const struct cart_record *rec,
+                       const char *what, struct cart_err *err) CART_MUST_USE;
 
-int cart_kinds_to_json(const struct cart_kind *kind, const struct cart_record *rec, const char *what, struct cart_buf *line, struct cart_err *err) CART_MUST_USE;
-int cart_kinds_from_json(const struct cart_kind *kind, const char *line, size_t n, const char *what, struct cart_buf *payload, char type[5], struct cart_err *err) CART_MUST_USE;
+int cart_kinds_to_json(const struct cart_kind *kind, const struct cart_record *rec,
+                       const char *what, struct cart_buf *line, struct cart_err *err) CART_MUST_USE;
+int cart_kinds_from_json(const struct cart_kind *kind, const char *line, size_t n, const char *what,
+                         struct cart_buf *payload, char type[5],
+                         struct cart_err *err) CART_MUST_USE;
 
 #endif

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-/* --- stream to lines ----------------------------------------------------------------------------------------- */
+/* --- stream to lines --- */
 
 static int add_hex(struct cart_buf *line, const unsigned char *p, size_t n, struct cart_err *err)
 {
@@ -87,7 +87,7 @@ out:
     return r;
 }
 
-/* --- lines to stream ----------------------------------------------------------------------------------------- */
+/* --- lines to stream --- */
 
 static int hex_digit(char c)
 {
@@ -197,7 +197,8 @@ int cart_listing_pack(struct cart_jsonl *l, json_t *head, int fd, const char *ou
     json_object_del(head, "record");
     if ((r = cart_stream_create(&w, fd, out, head, level, err)) < 0)
         return r == CART_EUSAGE ? cart_err_wrap(err, CART_EFORMAT, "%s", cart_jsonl_where(l)) : r;
-    edited = pack_lines(l, w, cart_kind_find(json_string_value(json_object_get(head, "kind"))), err);
+    edited =
+        pack_lines(l, w, cart_kind_find(json_string_value(json_object_get(head, "kind"))), err);
     if (edited < 0) {
         cart_stream_abandon(w);
         return edited;

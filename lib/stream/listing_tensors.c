@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- image to lines ------------------------------------------------------------------------------------------ */
+/* --- image to lines --- */
 
 static json_t *shape_of(const struct cart_st_tensor *t)
 {
@@ -43,7 +43,8 @@ static int add_tensor(struct cart_buf *line, const struct cart_st_tensor *t, boo
     return cart_buf_add(line, "}", 1, err);
 }
 
-/* The header text of an image whose header is not what the canonical writer makes of its content; else NULL. */
+/* The header text of an image whose header is not what the canonical writer makes of its content;
+ * else NULL. */
 static int odd_header(const struct cart_st *st, const unsigned char *bytes, json_t **out,
                       struct cart_err *err)
 {
@@ -102,7 +103,7 @@ done:
     return r;
 }
 
-/* --- lines to image ------------------------------------------------------------------------------------------ */
+/* --- lines to image --- */
 
 struct packed {
     struct cart_st_tensor *tensors; /* [n]; names borrowed from lines */
@@ -137,8 +138,8 @@ static int parse_shape(struct cart_st_tensor *t, const json_t *line, const char 
     for (size_t i = 0; i < t->rank; i++) {
         json_t *d = json_array_get(shape, i);
         if (!json_is_integer(d) || json_integer_value(d) < 0)
-            return cart_err_set(err, CART_EFORMAT,
-                                "%s: shape: dimension %zu is not a whole number", what, i);
+            return cart_err_set(err, CART_EFORMAT, "%s: shape: dimension %zu is not a whole number",
+                                what, i);
         t->shape[i] = (size_t)json_integer_value(d);
     }
     return 0;
@@ -156,7 +157,8 @@ static int pack_tensor(struct packed *p, json_t *line, const char *what, struct 
                                 err)) < 0 ||
         (r = cart_array_reserve((void **)&p->values, &p->cap_values, need, sizeof *p->values,
                                 err)) < 0 ||
-        (r = cart_array_reserve((void **)&p->lines, &p->cap_lines, need, sizeof(json_t *), err)) < 0) {
+        (r = cart_array_reserve((void **)&p->lines, &p->cap_lines, need, sizeof(json_t *), err)) <
+            0) {
         json_decref(line);
         return r;
     }
@@ -235,8 +237,10 @@ static int write_odd(const struct packed *p, const json_t *header, int fd, const
         const struct cart_st_tensor *t = &p->tensors[i], *u = &st.tensors[i];
         if (st.n != p->n || strcmp(t->name, u->name) != 0 || t->dtype != u->dtype ||
             t->rank != u->rank || memcmp(t->shape, u->shape, t->rank * sizeof *t->shape) != 0) {
-            r = cart_err_set(err, CART_EFORMAT, "%s: its header is not that of its tensors: edited? "
-                             "remove header to have a new one made", what);
+            r = cart_err_set(err, CART_EFORMAT,
+                             "%s: its header is not that of its tensors: edited? "
+                             "remove header to have a new one made",
+                             what);
             goto done;
         }
     }

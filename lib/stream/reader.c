@@ -10,7 +10,8 @@
 #include <unistd.h>
 #include <zstd.h>
 
-/* A payload's memory grows with what has truly arrived: a head that lies about its size costs no more than this. */
+/* A payload's memory grows with what has truly arrived: a head that lies about its size costs no
+ * more than this. */
 #define GROWTH ((size_t)1 << 20)
 
 /* As cart_io_read, but the bytes that came ahead first. */
@@ -50,8 +51,8 @@ static int malformed(const struct cart_stream_reader *r, const struct cart_frame
     char type[24];
 
     return cart_err_set(err, CART_EFORMAT, "%s: record %llu (%s): %s", r->name,
-                        (unsigned long long)r->records, cart_err_escape(type, sizeof type, f->type, 4),
-                        why);
+                        (unsigned long long)r->records,
+                        cart_err_escape(type, sizeof type, f->type, 4), why);
 }
 
 static int read_frame(struct cart_stream_reader *r, struct cart_frame *f, struct cart_err *err)
@@ -77,10 +78,9 @@ static int check_sizes(struct cart_stream_reader *r, const struct cart_frame *f,
                        struct cart_err *err)
 {
     if (f->raw > limit)
-        return cart_err_set(err, CART_EFORMAT,
-                            "%s: record %llu (%s): expected at most %zu bytes, found %llu", r->name,
-                            (unsigned long long)r->records, f->type, limit,
-                            (unsigned long long)f->raw);
+        return cart_err_set(
+            err, CART_EFORMAT, "%s: record %llu (%s): expected at most %zu bytes, found %llu",
+            r->name, (unsigned long long)r->records, f->type, limit, (unsigned long long)f->raw);
     if (f->flags & CART_FRAME_ZSTD ? f->stored >= f->raw : f->stored != f->raw)
         return malformed(r, f, "its two sizes disagree", err);
     return 0;
@@ -230,7 +230,8 @@ static int read_head(struct cart_stream_reader *r, const char *kind, struct cart
         return e;
     if (!json_is_object(r->head))
         return cart_err_set(err, CART_EFORMAT, "%s: expected an object", what);
-    if ((e = check_head(r, kind, err)) == 0 && (e = cart_json_dump(r->head, &canonical, err)) == 0 &&
+    if ((e = check_head(r, kind, err)) == 0 &&
+        (e = cart_json_dump(r->head, &canonical, err)) == 0 &&
         (canonical.len != rec.size || memcmp(canonical.data, rec.payload, rec.size) != 0))
         e = cart_err_set(err, CART_EFORMAT, "%s: its JSON is not in canonical form", what);
     if (e == 0)
@@ -240,7 +241,8 @@ static int read_head(struct cart_stream_reader *r, const char *kind, struct cart
     return e;
 }
 
-/* first: what was read before, at most CART_SNIFF_BYTES of which are looked at to name another format. */
+/* first: what was read before, at most CART_SNIFF_BYTES of which are looked at to name another
+ * format. */
 static int read_magic(struct cart_stream_reader *r, const char *kind, struct cart_err *err)
 {
     unsigned char magic[CART_STREAM_MAGIC_SIZE];
@@ -250,10 +252,10 @@ static int read_magic(struct cart_stream_reader *r, const char *kind, struct car
     if (kind != NULL)
         snprintf(expected, sizeof expected, "a %s stream", kind);
     if (what != CART_SNIFF_STREAM)
-        return cart_err_set(err,
-                            what == CART_SNIFF_EMPTY || what == CART_SNIFF_STREAM_CUT ? CART_ETRUNC
-                                                                                    : CART_EFORMAT,
-                            "%s: expected %s, found %s", r->name, expected, cart_sniff_name(what));
+        return cart_err_set(
+            err,
+            what == CART_SNIFF_EMPTY || what == CART_SNIFF_STREAM_CUT ? CART_ETRUNC : CART_EFORMAT,
+            "%s: expected %s, found %s", r->name, expected, cart_sniff_name(what));
     return take(r, magic, sizeof magic, err);
 }
 
@@ -356,11 +358,10 @@ static int check_end(struct cart_stream_reader *r, const struct cart_record *rec
                             CART_STREAM_END_SIZE, rec->size);
     cart_hash_final(r->hash, digest);
     if (cart_get_u64(p) != r->records || cart_get_u64(p + 8) != r->bytes)
-        return cart_err_set(err, CART_EFORMAT,
-                            "%s: END: expected %llu records of %llu bytes, found %llu of %llu",
-                            r->name, (unsigned long long)cart_get_u64(p),
-                            (unsigned long long)cart_get_u64(p + 8), (unsigned long long)r->records,
-                            (unsigned long long)r->bytes);
+        return cart_err_set(
+            err, CART_EFORMAT, "%s: END: expected %llu records of %llu bytes, found %llu of %llu",
+            r->name, (unsigned long long)cart_get_u64(p), (unsigned long long)cart_get_u64(p + 8),
+            (unsigned long long)r->records, (unsigned long long)r->bytes);
     if (memcmp(p + 16, digest, sizeof digest) != 0)
         return cart_err_set(err, CART_EFORMAT, "%s: END: its digest is not that of the records",
                             r->name);

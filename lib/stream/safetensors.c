@@ -10,10 +10,10 @@ static const struct {
     const char *name;
     size_t size;
 } dtypes[] = {
-    [CART_ST_F32] = {"F32", 4}, [CART_ST_F16] = {"F16", 2}, [CART_ST_BF16] = {"BF16", 2},
-    [CART_ST_F64] = {"F64", 8}, [CART_ST_I64] = {"I64", 8}, [CART_ST_I32] = {"I32", 4},
-    [CART_ST_I16] = {"I16", 2}, [CART_ST_I8] = {"I8", 1},   [CART_ST_U64] = {"U64", 8},
-    [CART_ST_U32] = {"U32", 4}, [CART_ST_U16] = {"U16", 2}, [CART_ST_U8] = {"U8", 1},
+    [CART_ST_F32] = {"F32", 4},   [CART_ST_F16] = {"F16", 2}, [CART_ST_BF16] = {"BF16", 2},
+    [CART_ST_F64] = {"F64", 8},   [CART_ST_I64] = {"I64", 8}, [CART_ST_I32] = {"I32", 4},
+    [CART_ST_I16] = {"I16", 2},   [CART_ST_I8] = {"I8", 1},   [CART_ST_U64] = {"U64", 8},
+    [CART_ST_U32] = {"U32", 4},   [CART_ST_U16] = {"U16", 2}, [CART_ST_U8] = {"U8", 1},
     [CART_ST_BOOL] = {"BOOL", 1},
 };
 
@@ -35,7 +35,8 @@ int cart_st_dtype_find(const char *name)
     return -1;
 }
 
-/* Where one entry of the header lies in the data, kept beside the tensor until both are in order. */
+/* Where one entry of the header lies in the data, kept beside the tensor until both are in order.
+ */
 struct entry {
     struct cart_st_tensor t;
     size_t begin, end, rank_in_header;
@@ -52,8 +53,8 @@ static int parse_shape(struct cart_st_tensor *t, json_t *shape, size_t *bytes, c
     for (size_t i = 0; i < t->rank; i++) {
         json_t *d = json_array_get(shape, i);
         if (!json_is_integer(d) || json_integer_value(d) < 0)
-            return cart_err_set(err, CART_EFORMAT,
-                                "%s: shape: dimension %zu is not a whole number", path, i);
+            return cart_err_set(err, CART_EFORMAT, "%s: shape: dimension %zu is not a whole number",
+                                path, i);
         t->shape[i] = (size_t)json_integer_value(d);
         if (!cart_size_mul(*bytes, t->shape[i], bytes))
             return cart_err_set(err, CART_EFORMAT, "%s: shape: the byte count overflows", path);
@@ -123,9 +124,10 @@ static int check_cover(const struct entry *e, size_t n, size_t data_size, const 
     for (size_t i = 0; i < n; i++) {
         if (e[i].begin != at)
             return cart_err_set(
-                err, CART_EFORMAT, "%s: tensor %s: starts at byte %zu of the data, expected %zu (%s)",
-                what, cart_err_escape(shown, sizeof shown, e[i].t.name, strlen(e[i].t.name)),
-                e[i].begin, at, e[i].begin > at ? "a hole" : "an overlap");
+                err, CART_EFORMAT,
+                "%s: tensor %s: starts at byte %zu of the data, expected %zu (%s)", what,
+                cart_err_escape(shown, sizeof shown, e[i].t.name, strlen(e[i].t.name)), e[i].begin,
+                at, e[i].begin > at ? "a hole" : "an overlap");
         at = e[i].end;
     }
     if (at != data_size)
@@ -143,7 +145,7 @@ static int check_metadata(json_t *meta, const char *what, struct cart_err *err)
 
     if (!json_is_object(meta))
         return cart_err_set(err, CART_EFORMAT, "%s: " META ": expected an object", what);
-    json_object_foreach(meta, key, v)
+    json_object_foreach (meta, key, v)
         if (!json_is_string(v))
             return cart_err_set(err, CART_EFORMAT, "%s: " META ": %s: expected a string", what,
                                 cart_err_escape(shown, sizeof shown, key, strlen(key)));
@@ -159,7 +161,7 @@ static int parse_tensors(struct cart_st *st, struct entry *e, json_t *header,
     size_t n = 0;
     int r;
 
-    json_object_foreach(header, key, v) {
+    json_object_foreach (header, key, v) {
         char shown[80], path[512];
 
         if (strcmp(key, META) == 0) {
@@ -183,7 +185,8 @@ static int parse_tensors(struct cart_st *st, struct entry *e, json_t *header,
     return check_cover(e, n, data_size, what, err);
 }
 
-/* Names live in the keys of an index from name to place, which jansson keeps still while the object lives. */
+/* Names live in the keys of an index from name to place, which jansson keeps still while the object
+ * lives. */
 static int index_tensors(struct cart_st *st, const struct entry *e, struct cart_err *err)
 {
     json_t *index = json_object();
@@ -199,7 +202,7 @@ static int index_tensors(struct cart_st *st, const struct entry *e, struct cart_
         if (json_object_set_new_nocheck(index, e[i].t.name, json_integer((json_int_t)i)) < 0)
             return cart_err_memory(err, "the tensor directory", 0);
     }
-    json_object_foreach(index, key, v)
+    json_object_foreach (index, key, v)
         st->tensors[json_integer_value(v)].name = key;
     return 0;
 }
@@ -272,8 +275,9 @@ const struct cart_st_tensor *cart_st_find(const struct cart_st *st, const char *
     return at ? &st->tensors[json_integer_value(at)] : NULL;
 }
 
-int cart_st_expect(const struct cart_st *st, const char *name, enum cart_st_dtype dtype, size_t rank,
-                   const struct cart_st_tensor **out, const char *what, struct cart_err *err)
+int cart_st_expect(const struct cart_st *st, const char *name, enum cart_st_dtype dtype,
+                   size_t rank, const struct cart_st_tensor **out, const char *what,
+                   struct cart_err *err)
 {
     const struct cart_st_tensor *t = cart_st_find(st, name);
 

@@ -23,8 +23,9 @@ static int check_tensor(const struct cart_st_tensor *t, json_t *seen, struct car
         if (!cart_size_mul(bytes, t->shape[i], &bytes))
             return cart_err_set(err, CART_EUSAGE, "tensor %s: the byte count overflows", t->name);
     if (bytes != t->bytes)
-        return cart_err_set(err, CART_EUSAGE, "tensor %s: shape and dtype need %zu bytes, found %zu",
-                            t->name, bytes, t->bytes);
+        return cart_err_set(err, CART_EUSAGE,
+                            "tensor %s: shape and dtype need %zu bytes, found %zu", t->name, bytes,
+                            t->bytes);
     return 0;
 }
 
@@ -46,7 +47,8 @@ static int add_entry(struct cart_buf *b, const struct cart_st_tensor *t, size_t 
     int r;
 
     if ((r = add_string(b, t->name, err)) < 0 ||
-        (r = cart_buf_addf(b, err, ":{\"dtype\":\"%s\",\"shape\":[", cart_st_dtype_name(t->dtype))) < 0)
+        (r = cart_buf_addf(b, err, ":{\"dtype\":\"%s\",\"shape\":[",
+                           cart_st_dtype_name(t->dtype))) < 0)
         return r;
     for (size_t i = 0; i < t->rank; i++)
         if ((r = cart_buf_addf(b, err, "%s%zu", i ? "," : "", t->shape[i])) < 0)
@@ -58,13 +60,14 @@ static int add_entry(struct cart_buf *b, const struct cart_st_tensor *t, size_t 
 static int add_header(struct cart_buf *b, const struct cart_st_tensor *tensors, size_t n,
                       const json_t *metadata, json_t *seen, size_t *total, struct cart_err *err)
 {
-    static const char zeros[8], spaces[ALIGN + 1] =
-        "                                                                ";
+    static const char zeros[8],
+        spaces[ALIGN + 1] = "                                                                ";
     size_t start = b->len, at = 0;
     const char *comma = "";
     int r;
 
-    if ((r = cart_buf_add(b, zeros, sizeof zeros, err)) < 0 || (r = cart_buf_add(b, "{", 1, err)) < 0)
+    if ((r = cart_buf_add(b, zeros, sizeof zeros, err)) < 0 ||
+        (r = cart_buf_add(b, "{", 1, err)) < 0)
         return r;
     if (metadata != NULL && json_object_size(metadata) != 0) {
         if ((r = cart_buf_addf(b, err, "\"__metadata__\":")) < 0 ||
@@ -78,7 +81,8 @@ static int add_header(struct cart_buf *b, const struct cart_st_tensor *tensors, 
         size_t end;
         if (!cart_size_add(at, tensors[i].bytes, &end) || end > SIZE_MAX / 4)
             return cart_err_set(err, CART_EUSAGE, "safetensors: the byte count overflows");
-        if ((r = cart_buf_addf(b, err, "%s", comma)) < 0 || (r = add_entry(b, &tensors[i], at, err)) < 0)
+        if ((r = cart_buf_addf(b, err, "%s", comma)) < 0 ||
+            (r = add_entry(b, &tensors[i], at, err)) < 0)
             return r;
         at = end;
     }
@@ -101,9 +105,10 @@ static int build_header(struct cart_buf *b, const struct cart_st_tensor *tensors
     json_t *v, *seen;
     int r;
 
-    json_object_foreach((json_t *)metadata, key, v)
+    json_object_foreach ((json_t *)metadata, key, v)
         if (!json_is_string(v))
-            return cart_err_set(err, CART_EUSAGE, "safetensors metadata: %s: expected a string", key);
+            return cart_err_set(err, CART_EUSAGE, "safetensors metadata: %s: expected a string",
+                                key);
     if ((seen = json_object()) == NULL)
         return cart_err_memory(err, "the tensor directory", 0);
     r = add_header(b, tensors, n, metadata, seen, total, err);

@@ -51,7 +51,7 @@ enum cart_sniff cart_sniff(const void *bytes, size_t n)
         return CART_SNIFF_STREAM;
     if (n < CART_STREAM_MAGIC_SIZE && memcmp(p, CART_STREAM_MAGIC, n) == 0)
         return CART_SNIFF_STREAM_CUT;
-    if (starts(p, n, "\x89" "CART", 5) || starts(p, n, "\x09" "CART", 5))
+    if (starts(p, n, "\211CART", 5) || starts(p, n, "\011CART", 5))
         return CART_SNIFF_STREAM_TEXT;
     if (starts(p, n, "GGUF", 4))
         return CART_SNIFF_GGUF;
@@ -59,7 +59,7 @@ enum cart_sniff cart_sniff(const void *bytes, size_t n)
         return CART_SNIFF_GZIP;
     if (starts(p, n, "\x28\xb5\x2f\xfd", 4))
         return CART_SNIFF_ZSTD;
-    if (starts(p, n, "\xfd" "7zXZ", 5))
+    if (starts(p, n, "\3757zXZ", 5))
         return CART_SNIFF_XZ;
     if (starts(p, n, "PK\x03\x04", 4))
         return CART_SNIFF_ZIP;
@@ -96,7 +96,8 @@ int cart_sniff_read(int fd, unsigned char out[CART_SNIFF_BYTES], const char *nam
 {
     int n = 0;
 
-    /* Byte by byte: the input may end anywhere, and a pipe must not be waited on beyond its first line. */
+    /* Byte by byte: the input may end anywhere, and a pipe must not be waited on beyond its first
+     * line. */
     while (n < CART_SNIFF_BYTES) {
         int r = cart_io_read(fd, out + n, 1, name, err);
         if (r < 0)

@@ -39,8 +39,8 @@ int cart_payload_check(const struct cart_payload *p, const struct cart_record *r
     return r;
 }
 
-int cart_kinds_to_json(const struct cart_kind *kind, const struct cart_record *rec, const char *what,
-                       struct cart_buf *line, struct cart_err *err)
+int cart_kinds_to_json(const struct cart_kind *kind, const struct cart_record *rec,
+                       const char *what, struct cart_buf *line, struct cart_err *err)
 {
     struct cart_payload p;
     char name[5];
@@ -53,7 +53,8 @@ int cart_kinds_to_json(const struct cart_kind *kind, const struct cart_record *r
         (r = cart_buf_addf(line, err, "{\"record\":\"%s\"", name)) < 0)
         goto out;
     if (json_object_size(p.fields) > 0) {
-        /* The object's own brace becomes the comma after the record's type, and its end is taken off. */
+        /* The object's own brace becomes the comma after the record's type, and its end is taken
+         * off. */
         size_t at = line->len;
         if ((r = cart_json_dump(p.fields, line, err)) < 0)
             goto out;
@@ -106,8 +107,8 @@ int cart_kinds_from_object(const struct cart_kind *kind, json_t *line, const cha
     json_object_del(line, "record");
     for (size_t i = 0; i < desc->n_tensors; i++) {
         const struct cart_kind_tensor *d = &desc->tensors[i];
-        struct cart_st_tensor t = {.name = d->name, .dtype = d->dtype, .rank = d->rank,
-                                   .shape = {0, d->inner}};
+        struct cart_st_tensor t = {
+            .name = d->name, .dtype = d->dtype, .rank = d->rank, .shape = {0, d->inner}};
         json_t *v;
         if ((r = cart_json_array(line, d->name, &v, what, err)) < 0 ||
             (r = cart_values_parse(&t, true, v, &values[i], what, err)) < 0)

@@ -220,8 +220,10 @@ static bool parse_whole_text(enum cart_st_dtype d, const char *s, uint64_t *bits
 
 static bool parse_value(enum cart_st_dtype d, const json_t *v, uint64_t *bits)
 {
-    static const int64_t least[] = {[CART_ST_I64] = INT64_MIN, [CART_ST_I32] = INT32_MIN,
-                                    [CART_ST_I16] = INT16_MIN, [CART_ST_I8] = INT8_MIN,
+    static const int64_t least[] = {[CART_ST_I64] = INT64_MIN,
+                                    [CART_ST_I32] = INT32_MIN,
+                                    [CART_ST_I16] = INT16_MIN,
+                                    [CART_ST_I8] = INT8_MIN,
                                     [CART_ST_BOOL] = 0};
     static const int64_t most[] = {
         [CART_ST_I64] = INT64_MAX,  [CART_ST_I32] = INT32_MAX, [CART_ST_I16] = INT16_MAX,

@@ -47,7 +47,8 @@ static int writer_new(struct cart_stream_writer **out, int fd, const char *name,
     return 0;
 }
 
-/* The compressed payload into w->out after room for the head; *stored is its size, or size where zstd saves nothing. */
+/* The compressed payload into w->out after room for the head; *stored is its size, or size where
+ * zstd saves nothing. */
 static int deflate_record(struct cart_stream_writer *w, const void *payload, size_t size,
                           size_t *stored, struct cart_err *err)
 {
@@ -136,7 +137,8 @@ int cart_stream_write_record(struct cart_stream_writer *w, const struct cart_rec
         return cart_err_set(err, CART_EFORMAT,
                             "%s: record %llu (%s): at most %zu bytes fit the stream's limit, "
                             "found %zu",
-                            w->name, (unsigned long long)w->records, rec->type, w->limit, rec->size);
+                            w->name, (unsigned long long)w->records, rec->type, w->limit,
+                            rec->size);
     r = write_record(w, rec->type, rec->skippable ? CART_FRAME_SKIPPABLE : 0, rec->payload,
                      rec->size, w->level != 0, err);
     if (r < 0)
@@ -189,7 +191,8 @@ void cart_stream_abandon(struct cart_stream_writer *w)
     free(w);
 }
 
-/* Reads the whole records of an unfinished stream into w's counts and hash; *keep is where the next record goes. */
+/* Reads the whole records of an unfinished stream into w's counts and hash; *keep is where the next
+ * record goes. */
 static int replay(struct cart_stream_writer *w, struct cart_stream_reader *reader,
                   cart_stream_replay_fn *fn, void *ctx, uint64_t *keep, struct cart_err *err)
 {
@@ -224,7 +227,8 @@ static int reopen(struct cart_stream_writer *w, const struct cart_buf *head,
     if (reader->head_bytes.len != head->len ||
         memcmp(reader->head_bytes.data, head->data, head->len) != 0)
         r = cart_err_set(err, CART_EMATCH,
-                         "%s: it was begun with other inputs or options: its HEAD differs", w->name);
+                         "%s: it was begun with other inputs or options: its HEAD differs",
+                         w->name);
     else
         r = replay(w, reader, fn, ctx, keep, err);
     cart_stream_close(reader);

@@ -1,4 +1,5 @@
-/* The records of each kind, their text twins, the rules between records, and shards joined again. */
+/* The records of each kind, their text twins, the rules between records, and shards joined again.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,18 +18,22 @@
 #include <unistd.h>
 
 /* One line of each record type, in the form that listing writes. */
-#define DOC0 \
-    "{\"record\":\"doc\",\"bytes\":9,\"doc\":0,\"id\":\"a\",\"path\":\"d/\\u0001\\\"\xc3\xa9.txt\"," \
+#define DOC0                                                                                       \
+    "{\"record\":\"doc\",\"bytes\":9,\"doc\":0,\"id\":\"a\",\"path\":\"d/"                         \
+    "\\u0001\\\"\xc3\xa9.txt\","                                                                   \
     "\"tokens\":[5,0,2147483647]}"
 #define DOC1 "{\"record\":\"doc\",\"doc\":1,\"tokens\":[]}"
-#define CONV_FIELDS \
-    "\"chunk\":[0,2],\"context\":\"chunk\",\"context_span\":[0,2],\"doc\":0,\"messages\":[{\"content\":" \
-    "\"hi\",\"role\":\"user\"}],\"n\":3,\"parts\":[],\"round\":null,\"split\":\"train\",\"think\":false"
-#define CONV \
+#define CONV_FIELDS                                                                                \
+    "\"chunk\":[0,2],\"context\":\"chunk\",\"context_span\":[0,2],\"doc\":0,\"messages\":[{"       \
+    "\"content\":"                                                                                 \
+    "\"hi\",\"role\":\"user\"}],\"n\":3,\"parts\":[],\"round\":null,\"split\":\"train\","          \
+    "\"think\":false"
+#define CONV                                                                                       \
     "{\"record\":\"conv\"," CONV_FIELDS ",\"ids\":[1,2,3,4,5],\"supervised\":[[1,2],[3,5]]}"
-#define TARG \
-    "{\"record\":\"targ\"," CONV_FIELDS ",\"ids\":[1,2,3,4,5],\"supervised\":[[1,2],[3,5]]," \
-    "\"rows\":[1,3,4],\"offsets\":[0,2,2,3],\"target_ids\":[7,8,9],\"logprobs\":[-0.1,-2.5,-1e-07]," \
+#define TARG                                                                                       \
+    "{\"record\":\"targ\"," CONV_FIELDS ",\"ids\":[1,2,3,4,5],\"supervised\":[[1,2],[3,5]],"       \
+    "\"rows\":[1,3,4],\"offsets\":[0,2,2,3],\"target_ids\":[7,8,9],\"logprobs\":[-0.1,-2.5,-1e-"   \
+    "07],"                                                                                         \
     "\"entropy\":[0.33333334,0,-0.0]}"
 #define METR "{\"record\":\"metr\",\"loss\":0.1,\"lr\":1e-05,\"step\":4,\"whole\":1.0}"
 #define RNDS "{\"record\":\"rnds\"}"
@@ -74,7 +79,8 @@ static void test_twin_in_any_order(void **state)
 
     (void)state;
     assert_int_equal(cart_kinds_from_json(cart_kind_find("tokens"), line, sizeof line - 1, "x",
-                                          &payload, rec.type, NULL), 0);
+                                          &payload, rec.type, NULL),
+                     0);
     rec.payload = payload.data;
     rec.size = payload.len;
     assert_int_equal(cart_kinds_to_json(cart_kind_find("tokens"), &rec, "x", &text, NULL), 0);
@@ -104,19 +110,22 @@ static void test_twin_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < CART_COUNTOF(lines); i++)
-        if (cart_kinds_from_json(cart_kind_find("tokens"), lines[i], strlen(lines[i]), "x", &payload,
-                                 type, &err) != CART_EFORMAT)
+        if (cart_kinds_from_json(cart_kind_find("tokens"), lines[i], strlen(lines[i]), "x",
+                                 &payload, type, &err) != CART_EFORMAT)
             fail_msg("taken: %s", lines[i]);
     static const char pairs[] = "{\"record\":\"conv\",\"ids\":[1],\"supervised\":[[0,1,2]]}";
     assert_int_equal(cart_kinds_from_json(cart_kind_find("conversations"), pairs, sizeof pairs - 1,
-                                          "x", &payload, type, &err), CART_EFORMAT);
-    static const char nan[] = "{\"record\":\"targ\",\"ids\":[],\"supervised\":[],\"rows\":[],\"offsets\""
-                              ":[0],\"target_ids\":[],\"logprobs\":[\"Infinity\"],\"entropy\":[]}";
+                                          "x", &payload, type, &err),
+                     CART_EFORMAT);
+    static const char nan[] =
+        "{\"record\":\"targ\",\"ids\":[],\"supervised\":[],\"rows\":[],\"offsets\""
+        ":[0],\"target_ids\":[],\"logprobs\":[\"Infinity\"],\"entropy\":[]}";
     struct cart_record rec = {.skippable = false};
     struct cart_payload p;
     cart_buf_reset(&payload);
     assert_int_equal(cart_kinds_from_json(cart_kind_find("targets"), nan, sizeof nan - 1, "x",
-                                          &payload, rec.type, &err), 0);
+                                          &payload, rec.type, &err),
+                     0);
     rec.payload = payload.data;
     rec.size = payload.len;
     assert_int_equal(cart_payload_parse(&p, cart_kind_find("targets"), &rec, "x", &err),
@@ -173,7 +182,8 @@ static void test_payloads_refused(void **state)
     cart_buf_release(&b);
 }
 
-/* Feeds lines to the checker; the last one must break a rule whose message says part (NULL: all are fine). */
+/* Feeds lines to the checker; the last one must break a rule whose message says part (NULL: all are
+ * fine). */
 static void rules(const char *kind_name, const char *part, const char *const *lines)
 {
     const struct cart_kind *kind = cart_kind_find(kind_name);
@@ -205,12 +215,12 @@ static void rules(const char *kind_name, const char *part, const char *const *li
 }
 
 #define RULES(kind, part, ...) rules(kind, part, (const char *const[]){__VA_ARGS__, NULL})
-#define C(n, split, rest) \
-    "{\"record\":\"conv\",\"n\":" #n ",\"split\":\"" split "\"," rest "}"
+#define C(n, split, rest) "{\"record\":\"conv\",\"n\":" #n ",\"split\":\"" split "\"," rest "}"
 #define IDS "\"ids\":[1,2,3],\"supervised\":[]"
-#define T(rows, offsets, logprobs) \
-    "{\"record\":\"targ\",\"n\":0,\"split\":\"train\",\"ids\":[1,2,3],\"supervised\":[[1,3]],\"rows\":" rows \
-    ",\"offsets\":" offsets ",\"target_ids\":[4,5],\"logprobs\":" logprobs ",\"entropy\":[0,0]}"
+#define T(rows, offsets, logprobs)                                                                 \
+    "{\"record\":\"targ\",\"n\":0,\"split\":\"train\",\"ids\":[1,2,3],\"supervised\":[[1,3]],"     \
+    "\"rows\":" rows ",\"offsets\":" offsets ",\"target_ids\":[4,5],\"logprobs\":" logprobs        \
+    ",\"entropy\":[0,0]}"
 
 static void test_rules(void **state)
 {
@@ -247,7 +257,7 @@ static void test_rules(void **state)
     RULES("targets", "logprobs", T("[1,2]", "[0,1,2]", "[-1,0.5]"));
 }
 
-/* --- shards -------------------------------------------------------------------------------------------------- */
+/* --- shards --- */
 
 static const char *folder(void)
 {
@@ -331,8 +341,9 @@ static void join_fails(const char *a, const char *b, int code, const char *part)
         fail_msg("'%s' does not say '%s'", err.msg, part);
 }
 
-#define HEAD(kind, more) \
-    "{\"record\":\"head\"," more "\"history\":[],\"kind\":\"" kind "\",\"limits\":{\"record\":1073741824}"
+#define HEAD(kind, more)                                                                           \
+    "{\"record\":\"head\"," more "\"history\":[],\"kind\":\"" kind                                 \
+    "\",\"limits\":{\"record\":1073741824}"
 #define V ",\"version\":[1,0]}\n"
 #define SHARD(a, b) ",\"shard\":[" #a "," #b "]"
 #define END "{\"record\":\"end\"}\n"
@@ -349,8 +360,9 @@ static void test_join(void **state)
     join_gives(CONVS V D END, CONVS V D N(2) END, false, CONVS V D N(2));
     join_gives(HEAD("metrics", "") V METR "\n" END, HEAD("metrics", "") V METR "\n" END, false,
                HEAD("metrics", "") V METR "\n" METR "\n");
-    join_gives(HEAD("tokens", "") V DOC0 "\n" END, HEAD("tokens", "") V
-               "{\"record\":\"doc\",\"doc\":0,\"tokens\":[]}\n" END, false, HEAD("tokens", "") V D);
+    join_gives(HEAD("tokens", "") V DOC0 "\n" END,
+               HEAD("tokens", "") V "{\"record\":\"doc\",\"doc\":0,\"tokens\":[]}\n" END, false,
+               HEAD("tokens", "") V D);
     join_fails(CONVS V D N(0) END, CONVS V D N(2) END, CART_EMATCH, "--allow-gaps");
     join_fails(CONVS V D N(2) END, CONVS V D N(0) END, CART_EMATCH, "rising order");
     join_fails(CONVS V D N(2) END, CONVS V D N(2) END, CART_EMATCH, "each once");
@@ -375,7 +387,7 @@ static void test_join_by_range(void **state)
     join_fails(CONVS SHARD(3, 2) V D END, CONVS SHARD(2, 6) V D END, CART_EFORMAT, "shard");
 }
 
-/* --- listings ------------------------------------------------------------------------------------------------ */
+/* --- listings --- */
 
 static int pack_text(const char *text, struct cart_err *err)
 {
@@ -416,7 +428,8 @@ static void test_pack(void **state)
         {HEAD("tokens", "") V END D, CART_EFORMAT, "line 3: a line follows the end line"},
         {HEAD("tokens", "") V CONV "\n" END, CART_EFORMAT, "line 2"},
         {HEAD("tokens", "") V "hello\n" END, CART_EFORMAT, "line 2: expected a JSON object"},
-        {HEAD("tokens", "") V "{\"record\":\"skippable\",\"type\":\"ABCD\",\"hex\":\"00ff\"}\n" END, 0, ""},
+        {HEAD("tokens", "") V "{\"record\":\"skippable\",\"type\":\"ABCD\",\"hex\":\"00ff\"}\n" END,
+         0, ""},
         {HEAD("tokens", "") V "{\"record\":\"skippable\",\"type\":\"DOC \",\"hex\":\"00ff\"}\n" END,
          CART_EFORMAT, "DOC "},
         {HEAD("tokens", "") V "{\"record\":\"skippable\",\"type\":\"abcd\",\"hex\":\"\"}\n" END,
@@ -425,8 +438,8 @@ static void test_pack(void **state)
          CART_EFORMAT, "hex"},
         {"{\"record\":\"head\",\"kind\":\"tokens\"}\n" END, CART_EFORMAT, "history"},
         {"{\"record\":\"head\",\"kind\":\"x\",\"history\":[]}\n" END, CART_EFORMAT, "unknown kind"},
-        {"{\"record\":\"head\",\"kind\":\"tokens\",\"history\":[],\"version\":[2,0]}\n" END, CART_EFORMAT,
-         "version"},
+        {"{\"record\":\"head\",\"kind\":\"tokens\",\"history\":[],\"version\":[2,0]}\n" END,
+         CART_EFORMAT, "version"},
     };
 
     (void)state;
@@ -441,10 +454,10 @@ static void test_pack(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_twins),           cmocka_unit_test(test_twin_in_any_order),
-        cmocka_unit_test(test_twin_refused),    cmocka_unit_test(test_payloads_refused),
-        cmocka_unit_test(test_rules),           cmocka_unit_test(test_join),
-        cmocka_unit_test(test_join_by_range),   cmocka_unit_test(test_pack),
+        cmocka_unit_test(test_twins),         cmocka_unit_test(test_twin_in_any_order),
+        cmocka_unit_test(test_twin_refused),  cmocka_unit_test(test_payloads_refused),
+        cmocka_unit_test(test_rules),         cmocka_unit_test(test_join),
+        cmocka_unit_test(test_join_by_range), cmocka_unit_test(test_pack),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);

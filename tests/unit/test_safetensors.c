@@ -1,5 +1,5 @@
-/* safetensors images: canonical writing, reading by the rules, the crafted set with its verdicts, every truncation and
- * every changed byte of a header, and values as JSON. */
+/* safetensors images: canonical writing, reading by the rules, the crafted set with its verdicts,
+ * every truncation and every changed byte of a header, and values as JSON. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,8 +48,9 @@ static void test_write_then_read(void **state)
     build(&b, meta);
     assert_int_equal(b.len % 8, 0);
     assert_int_equal((b.len - 40) % 64, 0);
-    static const char start[] = "{\"__metadata__\":{\"a\":\"one\",\"b\":\"two\"},\"z\":{\"dtype\":\"I64\","
-                                "\"shape\":[2],\"data_offsets\":[0,16]},";
+    static const char start[] =
+        "{\"__metadata__\":{\"a\":\"one\",\"b\":\"two\"},\"z\":{\"dtype\":\"I64\","
+        "\"shape\":[2],\"data_offsets\":[0,16]},";
     assert_memory_equal(b.data + 8, start, sizeof start - 1);
 
     assert_int_equal(cart_st_parse(&st, b.data, b.len, "x", &err), 0);
@@ -155,7 +156,8 @@ static void test_every_truncation(void **state)
     cart_buf_release(&b);
 }
 
-/* Any one header byte changed to any value: refused, or read as something whose pointers stay inside (under ASan). */
+/* Any one header byte changed to any value: refused, or read as something whose pointers stay
+ * inside (under ASan). */
 static void test_every_header_byte(void **state)
 {
     struct cart_buf b = CART_BUF_INIT;
@@ -248,7 +250,7 @@ static void test_many_names(void **state)
     cart_buf_release(&b);
 }
 
-/* --- values -------------------------------------------------------------------------------------------------- */
+/* --- values --- */
 
 static void there_and_back(enum cart_st_dtype dtype, const void *bytes, size_t n)
 {
@@ -273,7 +275,8 @@ static void there_and_back(enum cart_st_dtype dtype, const void *bytes, size_t n
 
 static void test_values_all_16_bits(void **state)
 {
-    static const enum cart_st_dtype dtypes[] = {CART_ST_F16, CART_ST_BF16, CART_ST_I16, CART_ST_U16};
+    static const enum cart_st_dtype dtypes[] = {CART_ST_F16, CART_ST_BF16, CART_ST_I16,
+                                                CART_ST_U16};
     uint16_t *all = calloc(65536, sizeof *all);
 
     (void)state;
@@ -286,9 +289,9 @@ static void test_values_all_16_bits(void **state)
 
 static void test_values_wide(void **state)
 {
-    static const enum cart_st_dtype dtypes[] = {CART_ST_F32, CART_ST_F64, CART_ST_I32, CART_ST_I64,
-                                                CART_ST_U32, CART_ST_U64, CART_ST_I8,  CART_ST_U8,
-                                                CART_ST_BOOL};
+    static const enum cart_st_dtype dtypes[] = {CART_ST_F32, CART_ST_F64, CART_ST_I32,
+                                                CART_ST_I64, CART_ST_U32, CART_ST_U64,
+                                                CART_ST_I8,  CART_ST_U8,  CART_ST_BOOL};
     enum { N = 20000 };
     uint64_t *bits = calloc(N, sizeof *bits), x = 1;
 
@@ -316,7 +319,8 @@ static void test_values_text(void **state)
 
     (void)state;
     assert_int_equal(cart_values_print(&t, &b, NULL), 0);
-    assert_string_equal(b.data, "[[[0.1,-0.0],[0.33333334,16777216]],[[1e+10,-2.5],[0,3.4028235e+38]]]");
+    assert_string_equal(b.data,
+                        "[[[0.1,-0.0],[0.33333334,16777216]],[[1e+10,-2.5],[0,3.4028235e+38]]]");
     cart_buf_reset(&b);
     t = (struct cart_st_tensor){"t", CART_ST_U64, 1, {2}, u, 16};
     assert_int_equal(cart_values_print(&t, &b, NULL), 0);
@@ -342,13 +346,24 @@ static void test_values_refused(void **state)
         enum cart_st_dtype dtype;
         const char *text;
     } cases[] = {
-        {CART_ST_I32, "[2147483648]"},   {CART_ST_I32, "[-2147483649]"}, {CART_ST_I32, "[1.0]"},
-        {CART_ST_I32, "[null]"},         {CART_ST_I32, "[\"1\"]"},       {CART_ST_I32, "[[1]]"},
-        {CART_ST_I32, "{}"},             {CART_ST_U8, "[256]"},          {CART_ST_U8, "[-1]"},
-        {CART_ST_F32, "[1e39]"},         {CART_ST_F32, "[true]"},        {CART_ST_F32, "[\"NaN\"]"},
-        {CART_ST_F32, "[\"NaN:7f800000\"]"}, {CART_ST_F32, "[\"NaN:7FC00000\"]"},
-        {CART_ST_F16, "[65520]"},        {CART_ST_U64, "[\"18446744073709551616\"]"},
-        {CART_ST_U64, "[\"-1\"]"},       {CART_ST_U64, "[\"99999999999999999999 \"]"},
+        {CART_ST_I32, "[2147483648]"},
+        {CART_ST_I32, "[-2147483649]"},
+        {CART_ST_I32, "[1.0]"},
+        {CART_ST_I32, "[null]"},
+        {CART_ST_I32, "[\"1\"]"},
+        {CART_ST_I32, "[[1]]"},
+        {CART_ST_I32, "{}"},
+        {CART_ST_U8, "[256]"},
+        {CART_ST_U8, "[-1]"},
+        {CART_ST_F32, "[1e39]"},
+        {CART_ST_F32, "[true]"},
+        {CART_ST_F32, "[\"NaN\"]"},
+        {CART_ST_F32, "[\"NaN:7f800000\"]"},
+        {CART_ST_F32, "[\"NaN:7FC00000\"]"},
+        {CART_ST_F16, "[65520]"},
+        {CART_ST_U64, "[\"18446744073709551616\"]"},
+        {CART_ST_U64, "[\"-1\"]"},
+        {CART_ST_U64, "[\"99999999999999999999 \"]"},
     };
     struct cart_err err;
 
@@ -391,12 +406,12 @@ static void test_values_range(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_write_then_read),    cmocka_unit_test(test_nothing_at_all),
-        cmocka_unit_test(test_writer_refuses),     cmocka_unit_test(test_every_truncation),
-        cmocka_unit_test(test_every_header_byte),  cmocka_unit_test(test_crafted_set),
-        cmocka_unit_test(test_many_names),         cmocka_unit_test(test_values_all_16_bits),
-        cmocka_unit_test(test_values_wide),        cmocka_unit_test(test_values_text),
-        cmocka_unit_test(test_values_refused),     cmocka_unit_test(test_values_range),
+        cmocka_unit_test(test_write_then_read),   cmocka_unit_test(test_nothing_at_all),
+        cmocka_unit_test(test_writer_refuses),    cmocka_unit_test(test_every_truncation),
+        cmocka_unit_test(test_every_header_byte), cmocka_unit_test(test_crafted_set),
+        cmocka_unit_test(test_many_names),        cmocka_unit_test(test_values_all_16_bits),
+        cmocka_unit_test(test_values_wide),       cmocka_unit_test(test_values_text),
+        cmocka_unit_test(test_values_refused),    cmocka_unit_test(test_values_range),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -1,5 +1,5 @@
-/* The record stream: what is written is read back, every truncation and every changed bit is noticed, lying sizes cost
- * no memory, and an unfinished stream goes on where it stopped. */
+/* The record stream: what is written is read back, every truncation and every changed bit is
+ * noticed, lying sizes cost no memory, and an unfinished stream goes on where it stopped. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-/* --- helpers ------------------------------------------------------------------------------------------------- */
+/* --- helpers --- */
 
 static json_t *make_head(const char *kind)
 {
@@ -146,7 +146,7 @@ static void put_end(struct cart_buf *b, uint64_t records, const void *payloads, 
     put_record(b, "END ", 0, sizeof end, end, sizeof end);
 }
 
-#define HEAD_JSON \
+#define HEAD_JSON                                                                                  \
     "{\"history\":[],\"kind\":\"metrics\",\"limits\":{\"record\":1048576},\"version\":[1,0]}"
 
 static void expect_error(const struct cart_buf *b, int code, const char *part)
@@ -159,7 +159,7 @@ static void expect_error(const struct cart_buf *b, int code, const char *part)
         fail_msg("'%s' does not say '%s'", err.msg, part);
 }
 
-/* --- tests --------------------------------------------------------------------------------------------------- */
+/* --- tests --- */
 
 static void test_round_trip(void **state)
 {
@@ -274,7 +274,8 @@ static void test_versions_and_kinds(void **state)
     int n, fd;
 
     (void)state;
-    put_start(&b, "{\"history\":[],\"kind\":\"metrics\",\"limits\":{\"record\":9},\"version\":[1,7]}");
+    put_start(&b,
+              "{\"history\":[],\"kind\":\"metrics\",\"limits\":{\"record\":9},\"version\":[1,7]}");
     put_end(&b, 0, "", 0);
     assert_int_equal(read_bytes(b.data, b.len, &n, &err), 0);
     put_start(&b, "{\"history\":[],\"kind\":\"new\",\"limits\":{\"record\":9},\"version\":[2,3]}");
@@ -282,9 +283,11 @@ static void test_versions_and_kinds(void **state)
     expect_error(&b, CART_EFORMAT, "1.0");
     put_start(&b, "{\"history\":[],\"kind\":\"new\",\"limits\":{\"record\":9},\"version\":[1,0]}");
     expect_error(&b, CART_EFORMAT, "unknown kind new");
-    put_start(&b, "{\"history\":[], \"kind\":\"metrics\",\"limits\":{\"record\":9},\"version\":[1,0]}");
+    put_start(&b,
+              "{\"history\":[], \"kind\":\"metrics\",\"limits\":{\"record\":9},\"version\":[1,0]}");
     expect_error(&b, CART_EFORMAT, "canonical");
-    put_start(&b, "{\"history\":{},\"kind\":\"metrics\",\"limits\":{\"record\":9},\"version\":[1,0]}");
+    put_start(&b,
+              "{\"history\":{},\"kind\":\"metrics\",\"limits\":{\"record\":9},\"version\":[1,0]}");
     expect_error(&b, CART_EFORMAT, "history");
     put_start(&b, "[]");
     expect_error(&b, CART_EFORMAT, "object");
@@ -362,7 +365,8 @@ static void test_end_must_agree(void **state)
     cart_buf_release(&b);
 }
 
-/* Heads that promise far more than follows, with right checksums: refused, and without the memory they ask for. */
+/* Heads that promise far more than follows, with right checksums: refused, and without the memory
+ * they ask for. */
 static void test_lying_sizes(void **state)
 {
     struct cart_buf b = CART_BUF_INIT;
@@ -431,7 +435,8 @@ static void test_foreign_formats(void **state)
         {"version https://git-lfs.github.com/spec/v1\n", 43, "Git LFS"},
         {"<!DOCTYPE html>", 15, "HTML"},
         {"hello\n", 6, "plain text"},
-        {"\x89" "CART\n\x1a\n\0\0\0", 11, "text mode"},
+        {"\211CART\n\032\n\0\0\0",
+         11, "text mode"},
         {"\1\2\3\4\5", 5, "unknown format"},
     };
     struct cart_err err;
@@ -480,7 +485,8 @@ static int count_records(void *ctx, const struct cart_record *rec, struct cart_e
     return 0;
 }
 
-/* From every place at which a writer may have died, going on gives the bytes of one that never did. */
+/* From every place at which a writer may have died, going on gives the bytes of one that never did.
+ */
 static void test_resume_from_anywhere(void **state)
 {
     struct cart_buf whole = CART_BUF_INIT, again = CART_BUF_INIT, b = CART_BUF_INIT;
@@ -578,13 +584,13 @@ static void test_pipe(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),         cmocka_unit_test(test_compression_saves),
-        cmocka_unit_test(test_every_truncation),   cmocka_unit_test(test_every_bit_flip),
-        cmocka_unit_test(test_cat_is_refused),     cmocka_unit_test(test_versions_and_kinds),
-        cmocka_unit_test(test_unknown_records),    cmocka_unit_test(test_end_must_agree),
-        cmocka_unit_test(test_lying_sizes),        cmocka_unit_test(test_foreign_formats),
-        cmocka_unit_test(test_writer_refuses),     cmocka_unit_test(test_resume_from_anywhere),
-        cmocka_unit_test(test_history),            cmocka_unit_test(test_pipe),
+        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_compression_saves),
+        cmocka_unit_test(test_every_truncation), cmocka_unit_test(test_every_bit_flip),
+        cmocka_unit_test(test_cat_is_refused),   cmocka_unit_test(test_versions_and_kinds),
+        cmocka_unit_test(test_unknown_records),  cmocka_unit_test(test_end_must_agree),
+        cmocka_unit_test(test_lying_sizes),      cmocka_unit_test(test_foreign_formats),
+        cmocka_unit_test(test_writer_refuses),   cmocka_unit_test(test_resume_from_anywhere),
+        cmocka_unit_test(test_history),          cmocka_unit_test(test_pipe),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
