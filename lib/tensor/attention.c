@@ -97,12 +97,13 @@ static size_t shared_keys(const struct cart_attn_item *a, const struct cart_attn
 static size_t add_shared(struct plan *p, const struct cart_attn_item *items, size_t n, size_t most)
 {
     size_t G = p->d->H / p->d->HK, rows = items[0].T * G, shared = SIZE_MAX, taken = 1;
+    size_t fit = cart_attn_rows_fit(p->d->DH);
 
     for (; taken < min_size(n, most); taken++) {
         const struct cart_attn_item *it = &items[taken];
-        size_t keys = it->T > CART_ATTN_ROWS / G ? 0 : shared_keys(&items[0], it);
+        size_t keys = it->T > fit / G ? 0 : shared_keys(&items[0], it);
 
-        if (keys == 0 || rows + it->T * G > CART_ATTN_ROWS)
+        if (keys == 0 || rows + it->T * G > fit)
             break;
         shared = min_size(shared, keys);
         rows += it->T * G;
@@ -139,19 +140,19 @@ void cart_attention_forward_with(const struct cart_attention_kernels *kernels, c
                                  size_t n, const struct cart_attn_dims *d, struct cart_pool *pool)
 {
     struct plan p = {.kernels = kernels, .d = d, .pool = pool};
-    size_t threads = cart_pool_threads(pool), G = d->H / d->HK, rows = 0, chunk, most;
+    size_t threads = cart_pool_threads(pool), G = d->H / d->HK, rows = 0, chunk, most, fit = cart_attn_rows_fit(d->DH);
     bool spans = threads > 1 && n * d->HK < 2 * threads;
 
     assert(d->DH > 0 && d->DH <= CART_ATTN_HEAD_MAX && d->H % d->HK == 0);
     for (size_t i = 0; i < n; i++)
         rows += items[i].T * G;
     chunk = rows * d->HK / (UNITS_PER_THREAD * threads) / ROW_STEP * ROW_STEP;
-    chunk = min_size(max_size(chunk, ROW_STEP), CART_ATTN_ROWS);
+    chunk = min_size(max_size(chunk, ROW_STEP), fit);
     most = max_size(SHARED_ITEMS, n * d->HK / (UNITS_PER_THREAD * threads));
     for (size_t i = 0; i < n;) {
         size_t taken = 0, end = items[i].T * G;
 
-        if (items[i].T > 0 && end <= CART_ATTN_ROWS / 2)
+        if (items[i].T > 0 && end <= fit / 2)
             taken = add_shared(&p, items + i, n - i, most);
         if (taken == 0 && spans && end > 0 && run_spans(&p, &items[i]))
             end = 0;

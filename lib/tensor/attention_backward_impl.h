@@ -1,22 +1,37 @@
 /* The backward half of attention_impl.h, which includes it.
- *   p = exp(s - M) / L,  dv += p dout,  dp = dout . v,  ds = p (dp - delta) scale,  dq += ds k,  dk += ds q */
+ *   p = exp(s - M) / L,  dv += p dout,  dp = dout . v,  ds = p (dp - delta) scale,  dq += ds k,  dk += ds q
+ * A unit takes its rows in chunks that fit into scratch; a chunk walks the blocks of keys, and in each block the groups
+ * of its rows. So a row meets its keys, and a key its rows, in ascending order. */
 #ifndef CART_TENSOR_ATTENTION_BACKWARD_IMPL_H
 #define CART_TENSOR_ATTENTION_BACKWARD_IMPL_H
+
+#define GROUP_BACK 48 /* rows whose scores are kept at a time */
 
 struct backward_state {
     const struct cart_attn_backward_work *w;
     const struct cart_attn_dims *d;
     size_t kv, DHp, G;
-    float *kt, *vt;       /* [DHp][BLOCK] */
-    float *dk, *dv;       /* [BLOCK][DHp] */
-    float *q, *dout, *dq; /* [GROUP_BACK][DHp] */
-    float *s, *dp;        /* [GROUP_BACK][BLOCK]: scores, then p; dout . v, then ds */
-    float m[GROUP_BACK], inverse[GROUP_BACK], delta[GROUP_BACK];
-    size_t lo[GROUP_BACK], hi[GROUP_BACK]; /* keys of the block that a row sees */
-    size_t from[BLOCK], to[BLOCK];         /* rows of the group that a key is seen by */
+    float *kt, *vt; /* [DHp][BLOCK] */
+    float *dk, *dv; /* [BLOCK][DHp] */
     struct block block;
     bool any_dk, any_dv; /* whether a segment in this block wants it */
+
+    /* The chunk: rows row0 .. row0 + n_rows - 1 of the item. */
+    size_t row0, n_rows;
+    float *q, *dout, *dq;         /* [n_rows][DHp] */
+    float *m, *inverse, *delta;   /* [n_rows] */
+
+    /* The group: rows i .. of the chunk. */
+    float *s, *dp;                         /* [GROUP_BACK][BLOCK]: scores, then p; dout . v, then ds */
+    size_t lo[GROUP_BACK], hi[GROUP_BACK]; /* keys of the block that a row sees */
+    size_t from[BLOCK], to[BLOCK];         /* rows of the group that a key is seen by */
 };
+
+/* Rows of a chunk: about half a megabyte of scratch. */
+static size_t chunk_most(size_t DHp)
+{
+    return CART_ATTN_HEAD_MAX / DHp * GROUP_BACK;
+}
 
 static void narrow_row(float *out, const float *x, size_t n)
 {
@@ -63,15 +78,15 @@ static void block_gradients(struct backward_state *b, struct cursor *c, size_t f
     }
 }
 
-/* Brings in what n rows from row r on have: queries, output gradients, running dq, statistics. */
-static void group_load(struct backward_state *b, size_t r, size_t n, size_t first)
+/* Brings in what the rows of the chunk have: queries, output gradients, running dq, statistics. */
+static void chunk_load(struct backward_state *b)
 {
     const struct cart_attn_item *it = b->w->item;
     const struct cart_attn_grad *g = b->w->grad;
     size_t DH = b->d->DH, DHp = b->DHp;
 
-    for (size_t i = 0; i < n; i++) {
-        size_t t = (r + i) / b->G, h = b->kv * b->G + (r + i) % b->G;
+    for (size_t i = 0; i < b->n_rows; i++) {
+        size_t t = (b->row0 + i) / b->G, h = b->kv * b->G + (b->row0 + i) % b->G;
         const float *out = it->out + t * it->ldo + h * DH, *dout = b->dout + i * DHp;
         const float *stats = it->stats + (t * b->d->H + h) * 2;
         struct lanes sum = lanes_set(0.0f);
@@ -88,18 +103,46 @@ static void group_load(struct backward_state *b, size_t r, size_t n, size_t firs
         b->delta[i] = lanes_sum(sum);
         b->m[i] = stats[0];
         b->inverse[i] = 1.0f / stats[1];
-        visible(b->d, it->pos0 + t, first, &b->lo[i], &b->hi[i]);
+    }
+}
+
+static void chunk_store(const struct backward_state *b)
+{
+    const struct cart_attn_grad *g = b->w->grad;
+
+    for (size_t i = 0; b->w->dq && i < b->n_rows; i++) {
+        size_t t = (b->row0 + i) / b->G, h = b->kv * b->G + (b->row0 + i) % b->G;
+
+        narrow_row(g->dq + t * g->lddq + h * b->d->DH, b->dq + i * b->DHp, b->d->DH);
+    }
+}
+
+/* Scores and dout . v of n rows from i on, in tiles. */
+static void group_dots(struct backward_state *b, size_t i, size_t n)
+{
+    size_t DHp = b->DHp, DH = b->d->DH;
+
+    for (size_t r = 0; r < n; r += TILE_ROWS) {
+        size_t rows = min_size(TILE_ROWS, n - r), j0 = b->lo[r], j1 = b->hi[r];
+
+        for (size_t k = 1; k < rows; k++) {
+            j0 = min_size(j0, b->lo[r + k]);
+            j1 = max_size(j1, b->hi[r + k]);
+        }
+        dots(rows, b->q + (i + r) * DHp, DHp, DH, b->kt, b->s + r * BLOCK, j0, j1);
+        dots(rows, b->dout + (i + r) * DHp, DHp, DH, b->vt, b->dp + r * BLOCK, j0, j1);
     }
 }
 
 /* Scores become p, and dout . v becomes ds; what a row does not see holds nothing of use. */
-static void group_weights(struct backward_state *b, size_t n)
+static void group_weights(struct backward_state *b, size_t i, size_t n)
 {
     struct lanes scale = lanes_set(b->d->scale);
 
-    for (size_t i = 0; i < n; i++) {
-        struct lanes m = lanes_set(b->m[i]), inverse = lanes_set(b->inverse[i]), delta = lanes_set(b->delta[i]);
-        float *s = b->s + i * BLOCK, *dp = b->dp + i * BLOCK;
+    for (size_t r = 0; r < n; r++) {
+        struct lanes m = lanes_set(b->m[i + r]), inverse = lanes_set(b->inverse[i + r]);
+        struct lanes delta = lanes_set(b->delta[i + r]);
+        float *s = b->s + r * BLOCK, *dp = b->dp + r * BLOCK;
 
 #pragma GCC unroll 4
         for (size_t v = 0; v < BLOCK; v += LANES) {
@@ -117,8 +160,8 @@ static void group_bands(struct backward_state *b, size_t n)
 {
     size_t all = 0;
 
-    for (size_t i = 0; i < n; i++)
-        all += b->lo[i] == 0 && b->hi[i] == BLOCK;
+    for (size_t r = 0; r < n; r++)
+        all += b->lo[r] == 0 && b->hi[r] == BLOCK;
     for (size_t j = 0; j < BLOCK; j++) {
         size_t r = 0;
 
@@ -141,58 +184,31 @@ static void keys_add(struct backward_state *b, float *out, const float *coef, co
     }
 }
 
-/* Scores and dout . v of a group, in tiles. */
-static void group_dots(struct backward_state *b, size_t n)
+/* Rows i .. i + n - 1 of the chunk meet the block at key first. */
+static void group_back(struct backward_state *b, size_t i, size_t n, size_t first)
 {
     size_t DHp = b->DHp;
 
-    for (size_t i = 0; i < n; i += TILE_ROWS) {
-        size_t rows = min_size(TILE_ROWS, n - i), j0 = b->lo[i], j1 = b->hi[i];
+    for (size_t r = 0; r < n; r++)
+        visible(b->d, b->w->item->pos0 + (b->row0 + i + r) / b->G, first, &b->lo[r], &b->hi[r]);
+    group_dots(b, i, n);
+    group_weights(b, i, n);
+    for (size_t r = 0; b->w->dq && r < n; r += TILE_ROWS) {
+        struct sum_args a = {b->dq + (i + r) * DHp, DHp, b->dp + r * BLOCK, BLOCK, 1, b->block.k, b->block.ldk};
 
-        for (size_t k = 1; k < rows; k++) {
-            j0 = min_size(j0, b->lo[i + k]);
-            j1 = max_size(j1, b->hi[i + k]);
-        }
-        dots(rows, b->q + i * DHp, DHp, b->d->DH, b->kt, b->s + i * BLOCK, j0, j1);
-        dots(rows, b->dout + i * DHp, DHp, b->d->DH, b->vt, b->dp + i * BLOCK, j0, j1);
+        sum_banded(min_size(TILE_ROWS, n - r), &a, DHp, b->lo + r, b->hi + r);
     }
-}
-
-static void group_dq(struct backward_state *b, size_t r, size_t n)
-{
-    const struct cart_attn_grad *g = b->w->grad;
-    size_t DH = b->d->DH, DHp = b->DHp;
-
-    for (size_t i = 0; i < n; i += TILE_ROWS) {
-        struct sum_args a = {b->dq + i * DHp, DHp, b->dp + i * BLOCK, BLOCK, 1, b->block.k, b->block.ldk};
-
-        sum_banded(min_size(TILE_ROWS, n - i), &a, DHp, b->lo + i, b->hi + i);
-    }
-    for (size_t i = 0; i < n; i++) {
-        size_t t = (r + i) / b->G, h = b->kv * b->G + (r + i) % b->G;
-
-        narrow_row(g->dq + t * g->lddq + h * DH, b->dq + i * DHp, DH);
-    }
-}
-
-static void group_back(struct backward_state *b, size_t r, size_t n, size_t first)
-{
-    group_load(b, r, n, first);
-    group_dots(b, n);
-    group_weights(b, n);
-    if (b->w->dq)
-        group_dq(b, r, n);
     if (b->w->dkv && (b->any_dk || b->any_dv)) {
         group_bands(b, n);
         if (b->any_dv)
-            keys_add(b, b->dv, b->s, b->dout);
+            keys_add(b, b->dv, b->s, b->dout + i * DHp);
         if (b->any_dk)
-            keys_add(b, b->dk, b->dp, b->q);
+            keys_add(b, b->dk, b->dp, b->q + i * DHp);
     }
 }
 
-/* The rows of the unit that see a key of the block at first. */
-static void rows_seeing(const struct backward_state *b, size_t first, size_t *r0, size_t *r1)
+/* The rows of the chunk that see a key of the block at first, counted within the chunk. */
+static void rows_seeing(const struct backward_state *b, size_t first, size_t *from, size_t *to)
 {
     const struct cart_attn_item *it = b->w->item;
     size_t window = b->d->window, t0 = first > it->pos0 ? first - it->pos0 : 0, t1 = it->T;
@@ -202,15 +218,40 @@ static void rows_seeing(const struct backward_state *b, size_t first, size_t *r0
 
         t1 = end <= it->pos0 ? 0 : min_size(t1, end - it->pos0);
     }
-    *r0 = max_size(b->w->r0, t0 * b->G);
-    *r1 = min_size(b->w->r1, t1 * b->G);
+    *from = max_size(b->row0, t0 * b->G) - b->row0;
+    *to = max_size(b->row0, min_size(b->row0 + b->n_rows, t1 * b->G)) - b->row0;
+}
+
+static void chunk_back(struct backward_state *b)
+{
+    const struct cart_attn_item *it = b->w->item;
+    struct cursor cur = {it->segs, 0}, grad_cur = cur;
+    size_t end = it->pos0 + it->T;
+
+    chunk_load(b);
+    for (size_t block = b->w->b0; block < b->w->b1 && block * BLOCK < end; block++) {
+        size_t first = block * BLOCK, n = min_size(BLOCK, end - first), from, to;
+
+        rows_seeing(b, first, &from, &to);
+        if (from >= to)
+            continue;
+        block_read(&b->block, &cur, it, b->d, b->kv, first, n, true, false);
+        block_transpose(b->kt, b->block.k, b->block.ldk, b->DHp);
+        block_transpose(b->vt, b->block.v, b->block.ldv, b->DHp);
+        if (b->w->dkv)
+            block_gradients(b, &grad_cur, first, n, false);
+        for (size_t i = from; i < to; i += GROUP_BACK)
+            group_back(b, i, min_size(GROUP_BACK, to - i), first);
+        if (b->w->dkv)
+            block_gradients(b, &grad_cur, first, n, true);
+    }
+    chunk_store(b);
 }
 
 static void backward(const struct cart_attn_backward_work *w, const struct cart_attn_dims *d, size_t kv, void *scratch)
 {
     struct backward_state b = {.w = w, .d = d, .kv = kv, .DHp = cart_attn_padded(d->DH), .G = d->H / d->HK};
-    struct cursor cur = {w->item->segs, 0}, grad_cur = cur;
-    size_t end = w->item->pos0 + w->item->T;
+    size_t most = min_size(chunk_most(b.DHp), w->r1 - w->r0);
     float *space = scratch;
 
     b.kt = take(&space, b.DHp * BLOCK);
@@ -219,27 +260,19 @@ static void backward(const struct cart_attn_backward_work *w, const struct cart_
     b.block.v_copy = take(&space, b.DHp * BLOCK);
     b.dk = take(&space, b.DHp * BLOCK);
     b.dv = take(&space, b.DHp * BLOCK);
-    b.q = take(&space, b.DHp * GROUP_BACK);
-    b.dout = take(&space, b.DHp * GROUP_BACK);
-    b.dq = take(&space, b.DHp * GROUP_BACK);
     b.s = take(&space, GROUP_BACK * BLOCK);
     b.dp = take(&space, GROUP_BACK * BLOCK);
+    b.q = take(&space, b.DHp * most);
+    b.dout = take(&space, b.DHp * most);
+    b.dq = take(&space, b.DHp * most);
+    b.m = take(&space, most);
+    b.inverse = take(&space, most);
+    b.delta = take(&space, most);
     assert((size_t)((char *)space - (char *)scratch) <= CART_ATTN_SCRATCH);
-    for (size_t block = w->b0; block < w->b1 && block * BLOCK < end; block++) {
-        size_t first = block * BLOCK, n = min_size(BLOCK, end - first), r0, r1;
-
-        rows_seeing(&b, first, &r0, &r1);
-        if (r0 >= r1)
-            continue;
-        block_read(&b.block, &cur, w->item, d, kv, first, n, true);
-        block_transpose(b.kt, b.block.k, b.block.ldk, b.DHp);
-        block_transpose(b.vt, b.block.v, b.block.ldv, b.DHp);
-        if (w->dkv)
-            block_gradients(&b, &grad_cur, first, n, false);
-        for (size_t r = r0; r < r1; r += GROUP_BACK)
-            group_back(&b, r, min_size(GROUP_BACK, r1 - r), first);
-        if (w->dkv)
-            block_gradients(&b, &grad_cur, first, n, true);
+    for (size_t r = w->r0; r < w->r1; r += most) {
+        b.row0 = r;
+        b.n_rows = min_size(most, w->r1 - r);
+        chunk_back(&b);
     }
 }
 

@@ -1,6 +1,5 @@
 /* Attention, written once for all variants over lanes. A forward unit keeps the state of its rows in scratch and walks
- * the blocks of keys: scores of a group of rows (dots), softmax (falling), weighted values (sum). A backward unit walks the
- * same blocks and, within each, all rows that see it, which is the order of every sum in attention.h. */
+ * the blocks of keys: scores of a group of rows (dots), softmax, weighted values (sum). */
 #ifndef CART_TENSOR_ATTENTION_IMPL_H
 #define CART_TENSOR_ATTENTION_IMPL_H
 
@@ -8,8 +7,7 @@
 
 #include <assert.h>
 
-#define GROUP 24      /* rows whose scores are kept at a time in a forward unit */
-#define GROUP_BACK 48 /* the same in a backward unit */
+#define GROUP 24 /* rows whose scores are kept at a time */
 
 /* The state of a forward unit; arrays over its rows. */
 struct forward_state {
@@ -227,7 +225,8 @@ static void rows_attend(struct forward_state *f, size_t r0, size_t r1, const str
     for (size_t b = b0; b < b1; b++) {
         size_t first = b * BLOCK;
 
-        block_read(&f->block, &cur, it, f->d, f->kv, first, min_size(BLOCK, last + 1 - first), r1 - r0 > GROUP);
+        block_read(&f->block, &cur, it, f->d, f->kv, first, min_size(BLOCK, last + 1 - first), false,
+                   r1 - r0 > GROUP);
         block_transpose(f->kt, f->block.k, f->block.ldk, f->DHp);
         for (size_t r = r0; r < r1; r += GROUP) {
             size_t n = min_size(GROUP, r1 - r), seen = 0;

@@ -8,11 +8,14 @@
 /* Kernels use the first part of a worker's scratch; attention.c keeps the rest for what units share. */
 #define CART_ATTN_SCRATCH ((size_t)3 << 20)
 
-/* Most rows of one forward unit: fits into the scratch for every DH. */
-#define CART_ATTN_ROWS 144
+/* Most rows of one forward unit: their state fits into the scratch, and where heads are not very wide into a cache. */
+static inline size_t cart_attn_rows_fit(size_t DH)
+{
+    return DH <= 128 ? 384 : 144;
+}
 
 /* Rows r0 .. r1 - 1 of one item; or, where n_items > 1, all rows of each item (r0 = 0, r1 their sum). The first shared
- * keys (a multiple of CART_ATTN_BLOCK) of the items are the same memory. r1 - r0 <= CART_ATTN_ROWS. */
+ * keys (a multiple of CART_ATTN_BLOCK) of the items are the same memory. r1 - r0 <= cart_attn_rows_fit(DH). */
 struct cart_attn_forward_work {
     const struct cart_attn_item *items;
     size_t n_items, r0, r1, shared;

@@ -159,10 +159,16 @@ static void sum_columns(size_t n, const struct sum_args *a, size_t DHp, size_t x
 static void sum_banded(size_t n, const struct sum_args *a, size_t DHp, const size_t *lo, const size_t *hi)
 {
     size_t from = lo[0], to = hi[0];
+    bool same = true;
 
     for (size_t i = 1; i < n; i++) {
+        same &= lo[i] == lo[0] && hi[i] == hi[0];
         from = max_size(from, lo[i]);
         to = min_size(to, hi[i]);
+    }
+    if (same) {
+        sum_columns(n, a, DHp, from, to);
+        return;
     }
     if (from > to)
         from = to = SIZE_MAX;
@@ -228,33 +234,42 @@ struct block {
     float *k_copy, *v_copy; /* [BLOCK][DHp] */
 };
 
-/* Reads keys first .. first + n - 1 of KV head kv, 0 < n <= BLOCK. compact copies in any case: rows that many tiles
- * read again and again should not share a few sets of the cache. */
+/* Reads keys first .. first + n - 1 of KV head kv, 0 < n <= BLOCK. compact_k and compact_v copy in any case: rows that
+ * many tiles read again and again should not share a few sets of the cache. */
 static void block_read(struct block *b, struct cursor *c, const struct cart_attn_item *it,
-                       const struct cart_attn_dims *d, size_t kv, size_t first, size_t n, bool compact)
+                       const struct cart_attn_dims *d, size_t kv, size_t first, size_t n, bool compact_k,
+                       bool compact_v)
 {
     size_t DHp = cart_attn_padded(d->DH);
+    bool plain;
 
     cursor_seek(c, it, first);
-    if (!compact && n == BLOCK && DHp == d->DH && c->seg->dtype == CART_F32 &&
-        first - c->base + n <= c->seg->rows) {
-        size_t at = (first - c->base) * c->seg->stride + kv * d->DH;
-
-        *b = (struct block){(const float *)c->seg->k + at, (const float *)c->seg->v + at, c->seg->stride,
-                            c->seg->stride, b->k_copy, b->v_copy};
-        return;
+    plain = n == BLOCK && DHp == d->DH && c->seg->dtype == CART_F32 && first - c->base + n <= c->seg->rows;
+    b->k = b->k_copy;
+    b->v = b->v_copy;
+    b->ldk = b->ldv = DHp;
+    if (plain && !compact_k) {
+        b->k = (const float *)c->seg->k + (first - c->base) * c->seg->stride + kv * d->DH;
+        b->ldk = c->seg->stride;
     }
+    if (plain && !compact_v) {
+        b->v = (const float *)c->seg->v + (first - c->base) * c->seg->stride + kv * d->DH;
+        b->ldv = c->seg->stride;
+    }
+    if (b->k != b->k_copy && b->v != b->v_copy)
+        return;
     for (size_t j = 0; j < n; j++) {
         size_t at;
 
         cursor_seek(c, it, first + j);
         at = (first + j - c->base) * c->seg->stride + kv * d->DH;
-        widen_row(b->k_copy + j * DHp, c->seg->k, c->seg->dtype, at, d->DH);
-        widen_row(b->v_copy + j * DHp, c->seg->v, c->seg->dtype, at, d->DH);
+        if (b->k == b->k_copy)
+            widen_row(b->k_copy + j * DHp, c->seg->k, c->seg->dtype, at, d->DH);
+        if (b->v == b->v_copy)
+            widen_row(b->v_copy + j * DHp, c->seg->v, c->seg->dtype, at, d->DH);
     }
     memset(b->k_copy + n * DHp, 0, (BLOCK - n) * DHp * sizeof(float));
     memset(b->v_copy + n * DHp, 0, (BLOCK - n) * DHp * sizeof(float));
-    *b = (struct block){b->k_copy, b->v_copy, DHp, DHp, b->k_copy, b->v_copy};
 }
 
 /* out [DHp][BLOCK]: sixteen keys side by side. */
