@@ -155,11 +155,10 @@ static double power(double base, uint64_t n)
 void cart_trainable_step(struct cart_trainable *t, uint64_t step, double lr, double grad_scale,
                          struct cart_pool *pool)
 {
-    struct cart_adam adam = {.lr = (float)lr,
-                             .beta1 = 0.9f,
-                             .beta2 = 0.999f,
-                             .eps = 1e-8f,
-                             .c1 = 1.0 - power(0.9, step),
-                             .c2 = 1.0 - power(0.999, step)};
+    /* The corrections use the betas as f32 rounds them: with 0.999 itself, the first steps would be
+     * off by 2e-5 of their length. */
+    struct cart_adam adam = {.lr = (float)lr, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f};
+    adam.c1 = 1.0 - power((double)adam.beta1, step);
+    adam.c2 = 1.0 - power((double)adam.beta2, step);
     cart_adam_step(t->x, t->m, t->v, t->g, (float)grad_scale, t->n, &adam, pool);
 }
