@@ -1,0 +1,234 @@
+/* base/io.h: whole or not at all, and every kind of file that is not one. */
+#include "base/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <dirent.h>
+
+#include <cmocka.h>
+
+static char dir[] = "/tmp/cart-test-io-XXXXXX";
+
+static int enter(void **state)
+{
+    (void)state;
+    return mkdtemp(dir) && chdir(dir) == 0 ? 0 : -1;
+}
+
+static int leave(void **state)
+{
+    (void)state;
+    return chdir("/") == 0 && rmdir(dir) == 0 ? 0 : -1;
+}
+
+static void put_file(const char *path, const char *text)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), (ssize_t)strlen(text));
+    close(fd);
+}
+
+static void check_file(const char *path, const char *expected)
+{
+    struct cart_buf b = CART_BUF_INIT;
+    assert_int_equal(cart_io_slurp(path, 1000, &b, NULL), 0);
+    assert_int_equal(b.len, strlen(expected));
+    assert_memory_equal(b.len ? b.data : "", expected, b.len);
+    cart_buf_release(&b);
+}
+
+static size_t count_entries(void)
+{
+    size_t n = 0;
+    DIR *d = opendir(".");
+    assert_non_null(d);
+    for (struct dirent *e; (e = readdir(d));)
+        n += strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0;
+    closedir(d);
+    return n;
+}
+
+static void test_output(void **state)
+{
+    (void)state;
+    struct cart_output out;
+    put_file("f", "old");
+    assert_int_equal(chmod("f", 0640), 0);
+    assert_int_equal(cart_output_open(&out, "f", false, NULL), 0);
+    assert_int_equal(cart_io_write(out.fd, "new text", 8, "f", NULL), 0);
+    check_file("f", "old");
+    assert_int_equal(cart_output_commit(&out, NULL), 0);
+    check_file("f", "new text");
+    assert_int_equal(count_entries(), 1);
+    struct stat st;
+    assert_int_equal(stat("f", &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0640);
+
+    assert_int_equal(cart_output_open(&out, "f", false, NULL), 0);
+    assert_int_equal(cart_io_write(out.fd, "lost", 4, "f", NULL), 0);
+    cart_output_abandon(&out);
+    cart_output_abandon(&out);
+    check_file("f", "new text");
+    assert_int_equal(count_entries(), 1);
+
+    assert_int_equal(symlink("f", "link"), 0);
+    assert_int_equal(cart_output_open(&out, "link", false, NULL), 0);
+    assert_int_equal(cart_io_write(out.fd, "through", 7, "f", NULL), 0);
+    assert_int_equal(cart_output_commit(&out, NULL), 0);
+    check_file("f", "through");
+    assert_int_equal(lstat("link", &st), 0);
+    assert_true(S_ISLNK(st.st_mode));
+    unlink("link");
+    unlink("f");
+}
+
+static void test_output_refused(void **state)
+{
+    (void)state;
+    struct cart_output out = {0};
+    struct cart_err err = {0};
+    assert_int_equal(cart_output_open(&out, ".", false, &err), CART_EUSAGE);
+    assert_int_equal(cart_output_open(&out, "x/", false, &err), CART_EUSAGE);
+    assert_int_equal(cart_output_open(&out, "", false, &err), CART_EUSAGE);
+    assert_int_equal(cart_output_open(&out, "absent/f", false, &err), CART_ESYS);
+    assert_int_equal(err.sys, ENOENT);
+    assert_null(out.path);
+    if (geteuid() != 0) {
+        assert_int_equal(mkdir("ro", 0555), 0);
+        assert_int_equal(cart_output_open(&out, "ro/f", false, &err), CART_ESYS);
+        assert_int_equal(err.sys, EACCES);
+        rmdir("ro");
+    }
+    assert_int_equal(count_entries(), 0);
+}
+
+static void test_output_devices(void **state)
+{
+    (void)state;
+    struct cart_output out;
+    struct cart_err err = {0};
+    assert_int_equal(cart_output_open(&out, "/dev/full", false, &err), 0);
+    assert_int_equal(cart_io_write(out.fd, "x", 1, "/dev/full", &err), CART_ESYS);
+    assert_int_equal(err.sys, ENOSPC);
+    cart_output_abandon(&out);
+    assert_int_equal(cart_output_open(&out, "/dev/null", false, &err), 0);
+    assert_int_equal(cart_io_write(out.fd, "x", 1, "/dev/null", &err), 0);
+    assert_int_equal(cart_output_commit(&out, &err), 0);
+    struct stat st;
+    assert_int_equal(stat("/dev/null", &st), 0);
+    assert_true(S_ISCHR(st.st_mode));
+}
+
+/* The directory turns into something else between open and commit: FILE is untouched and nothing is left. */
+static void test_output_commit_fails(void **state)
+{
+    (void)state;
+    struct cart_output out;
+    struct cart_err err = {0};
+    assert_int_equal(mkdir("d", 0755), 0);
+    assert_int_equal(cart_output_open(&out, "d/f", false, &err), 0);
+    assert_int_equal(cart_io_write(out.fd, "x", 1, "f", &err), 0);
+    assert_int_equal(mkdir("d/f", 0755), 0);
+    assert_int_equal(cart_output_commit(&out, &err), CART_ESYS);
+    assert_null(out.path);
+    assert_int_equal(rmdir("d/f"), 0);
+    assert_int_equal(rmdir("d"), 0);
+}
+
+static void test_publish(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    put_file("a", "one");
+    put_file("b", "two");
+    assert_int_equal(cart_io_publish("a", "b", &err), 0);
+    check_file("b", "one");
+    assert_int_equal(count_entries(), 1);
+    assert_int_equal(cart_io_publish("a", "b", &err), CART_ESYS);
+    check_file("b", "one");
+    unlink("b");
+}
+
+static void test_map(void **state)
+{
+    (void)state;
+    struct cart_map map = {NULL, 0};
+    struct cart_err err = {0};
+    put_file("f", "mapped");
+    assert_int_equal(cart_map_open(&map, "f", &err), 0);
+    assert_int_equal(map.size, 6);
+    assert_memory_equal(map.data, "mapped", 6);
+    cart_map_release(&map);
+    cart_map_release(&map);
+    put_file("f", "");
+    assert_int_equal(cart_map_open(&map, "f", &err), 0);
+    assert_int_equal(map.size, 0);
+    assert_null(map.data);
+    unlink("f");
+    assert_int_equal(cart_map_open(&map, "f", &err), CART_ESYS);
+    assert_int_equal(err.sys, ENOENT);
+    assert_int_equal(cart_map_open(&map, ".", &err), CART_EUSAGE);
+    assert_int_equal(mkfifo("p", 0644), 0);
+    assert_int_equal(cart_map_open(&map, "p", &err), CART_EUSAGE);
+    assert_int_equal(cart_map_open(&map, "/dev/zero", &err), CART_EUSAGE);
+    unlink("p");
+}
+
+static void test_read(void **state)
+{
+    (void)state;
+    int fds[2];
+    char b[4] = "";
+    struct cart_err err = {0};
+    assert_int_equal(pipe(fds), 0);
+    assert_int_equal(write(fds[1], "abcdef", 6), 6);
+    close(fds[1]);
+    assert_int_equal(cart_io_read(fds[0], b, 4, "pipe", &err), 1);
+    assert_memory_equal(b, "abcd", 4);
+    assert_int_equal(cart_io_read(fds[0], b, 4, "pipe", &err), CART_ETRUNC);
+    assert_string_equal(err.msg, "pipe: ends early: expected 4 bytes, found 2");
+    assert_int_equal(cart_io_read(fds[0], b, 4, "pipe", &err), 0);
+    assert_int_equal(cart_io_read(fds[0], b, 0, "pipe", &err), 1);
+    close(fds[0]);
+    assert_int_equal(cart_io_read(fds[0], b, 4, "pipe", &err), CART_ESYS);
+}
+
+static void test_slurp_limit(void **state)
+{
+    (void)state;
+    struct cart_buf b = CART_BUF_INIT;
+    struct cart_err err = {0};
+    put_file("f", "12345");
+    assert_int_equal(cart_io_slurp("f", 5, &b, &err), 0);
+    assert_int_equal(b.len, 5);
+    cart_buf_reset(&b);
+    assert_int_equal(cart_io_slurp("f", 4, &b, &err), CART_EFORMAT);
+    cart_buf_reset(&b);
+    assert_int_equal(cart_io_slurp("/dev/zero", 100000, &b, &err), CART_EFORMAT);
+    assert_int_equal(cart_io_slurp(".", 5, &b, &err), CART_ESYS);
+    cart_buf_release(&b);
+    unlink("f");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_output),
+        cmocka_unit_test(test_output_refused),
+        cmocka_unit_test(test_output_devices),
+        cmocka_unit_test(test_output_commit_fails),
+        cmocka_unit_test(test_publish),
+        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_read),
+        cmocka_unit_test(test_slurp_limit),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, enter, leave);
+}

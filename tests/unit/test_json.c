@@ -1,0 +1,161 @@
+/* base/json.h: what is refused, what is canonical, typed look-ups. */
+#include "base/json.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void check_refused(const char *text, size_t n, const char *part)
+{
+    struct cart_err err = {0};
+    json_t *v = NULL;
+    assert_int_equal(cart_json_parse(&v, text, n, "input", &err), CART_EFORMAT);
+    assert_null(v);
+    assert_memory_equal(err.msg, "input: JSON: ", 13);
+    if (!strstr(err.msg, part))
+        fail_msg("<%s> is not in <%s>", part, err.msg);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "", " ", "{", "[1,]", "{\"a\":1,}", "{\"a\":1 \"b\":2}", "[1] 2", "nul", "NaN", "Infinity", "-", "01", "1.", ".5",
+        "'a'", "\"\x01\"", "\"\\x\"", "\"\\ud800\"", "[1", "\xef\xbb\xbf{}", "\"\xff\"", "\"\xc0\xaf\"", "{1:2}", "1e999",
+        "99999999999999999999", "{\"a\":1,\"a\":2}", "// x\n1",
+    };
+    for (size_t i = 0; i < CART_COUNTOF(bad); i++)
+        check_refused(bad[i], strlen(bad[i]), "line");
+    check_refused("{\"a\":1,\"a\":2}", 13, "duplicate");
+}
+
+static void test_depth(void **state)
+{
+    (void)state;
+    char text[2 * 129];
+    memset(text, '[', 129);
+    memset(text + 129, ']', 129);
+    check_refused(text, sizeof text, "nested deeper than 128");
+    json_t *v = NULL;
+    assert_int_equal(cart_json_parse(&v, text + 1, sizeof text - 2, "input", NULL), 0);
+    struct cart_buf b = CART_BUF_INIT;
+    assert_int_equal(cart_json_dump(v, &b, NULL), 0);
+    assert_int_equal(b.len, 256);
+    cart_buf_release(&b);
+    json_decref(v);
+    /* Brackets in strings do not count. */
+    char *quoted = malloc(1003);
+    assert_non_null(quoted);
+    memset(quoted, '[', 1002);
+    quoted[0] = quoted[1001] = '"';
+    assert_int_equal(cart_json_parse(&v, quoted, 1002, "input", NULL), 0);
+    json_decref(v);
+    free(quoted);
+}
+
+static void check_canonical(const char *text, const char *expected)
+{
+    json_t *v = NULL;
+    struct cart_err err = {0};
+    struct cart_buf b = CART_BUF_INIT;
+    if (cart_json_parse(&v, text, strlen(text), "input", &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(cart_json_dump(v, &b, &err), 0);
+    assert_string_equal(b.data, expected);
+    cart_buf_release(&b);
+    json_decref(v);
+}
+
+static void test_canonical(void **state)
+{
+    (void)state;
+    check_canonical(" { \"b\" : [ 1 , 2.50 , null ] , \"a\" : { } } ", "{\"a\":{},\"b\":[1,2.5,null]}");
+    check_canonical("\"\\u00e9\\/\\n\\u0001\\\"\\\\ \\ud83d\\ude00\"", "\"\xc3\xa9/\\n\\u0001\\\"\\\\ \xf0\x9f\x98\x80\"");
+    check_canonical("\"a\\u0000b\"", "\"a\\u0000b\"");
+    check_canonical("[true,false,-9223372036854775808,9223372036854775807]",
+                    "[true,false,-9223372036854775808,9223372036854775807]");
+    check_canonical("[1.0,0.1,1e300,-0.0,5e-324,1e22]", "[1.0,0.1,1e+300,-0.0,4.94065645841247e-324,1e+22]");
+    check_canonical("{\"B\":1,\"a\":2,\"\xc3\xa4\":3,\"\":4}", "{\"\":4,\"B\":1,\"a\":2,\"\xc3\xa4\":3}");
+}
+
+static void test_reals_are_exact(void **state)
+{
+    (void)state;
+    uint64_t x = 88172645463325252U;
+    for (int i = 0; i < 20000; i++) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        double d;
+        memcpy(&d, &x, sizeof d);
+        if (!isfinite(d))
+            continue;
+        json_t *v = json_real(d);
+        json_t *back = NULL;
+        struct cart_buf b = CART_BUF_INIT;
+        assert_int_equal(cart_json_dump(v, &b, NULL), 0);
+        assert_int_equal(cart_json_parse(&back, b.data, b.len, "real", NULL), 0);
+        assert_true(json_is_real(back));
+        double e = json_real_value(back);
+        assert_memory_equal(&d, &e, sizeof d);
+        cart_buf_release(&b);
+        json_decref(v);
+        json_decref(back);
+    }
+}
+
+static void test_lookups(void **state)
+{
+    (void)state;
+    const char *text = "{\"s\":\"x\",\"n\":7,\"r\":1.5,\"t\":true,\"o\":{},\"a\":[],\"z\":null,\"neg\":-1,\"nul\":\"a\\u0000b\"}";
+    json_t *v = NULL;
+    struct cart_err err = {0};
+    assert_int_equal(cart_json_parse(&v, text, strlen(text), "input", &err), 0);
+    const char *s = "old";
+    uint64_t n = 1;
+    double r = 0;
+    bool t = false;
+    json_t *child = NULL;
+    assert_int_equal(cart_json_string(v, "s", &s, "head", &err), 0);
+    assert_string_equal(s, "x");
+    assert_int_equal(cart_json_u64(v, "n", 7, &n, "head", &err), 0);
+    assert_int_equal(n, 7);
+    assert_int_equal(cart_json_real(v, "r", &r, "head", &err), 0);
+    assert_true(r == 1.5);
+    assert_int_equal(cart_json_real(v, "n", &r, "head", &err), 0);
+    assert_true(r == 7);
+    assert_int_equal(cart_json_bool_opt(v, "t", &t, "head", &err), 0);
+    assert_true(t);
+    assert_int_equal(cart_json_object(v, "o", &child, "head", &err), 0);
+    assert_int_equal(cart_json_array(v, "a", &child, "head", &err), 0);
+    assert_int_equal(cart_json_string_opt(v, "z", &s, "head", &err), 0);
+    assert_int_equal(cart_json_string_opt(v, "absent", &s, "head", &err), 0);
+    assert_string_equal(s, "x");
+
+    assert_int_equal(cart_json_string(v, "absent", &s, "head", &err), CART_EFORMAT);
+    assert_string_equal(err.msg, "head: absent: expected a string, found nothing");
+    assert_int_equal(cart_json_string(v, "nul", &s, "head", &err), CART_EFORMAT);
+    assert_int_equal(cart_json_u64(v, "n", 6, &n, "head", &err), CART_EFORMAT);
+    assert_string_equal(err.msg, "head: n: expected an integer from 0 to 6, found 7");
+    assert_int_equal(cart_json_u64(v, "neg", 6, &n, "head", &err), CART_EFORMAT);
+    assert_int_equal(cart_json_u64_opt(v, "r", 6, &n, "head", &err), CART_EFORMAT);
+    assert_int_equal(cart_json_array(v, "o", &child, "head", &err), CART_EFORMAT);
+    assert_string_equal(err.msg, "head: o: expected an array, found an object");
+    assert_int_equal(cart_json_string(json_object_get(v, "a"), "s", &s, "head", &err), CART_EFORMAT);
+    assert_int_equal(n, 7);
+    json_decref(v);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refused),   cmocka_unit_test(test_depth),
+        cmocka_unit_test(test_canonical), cmocka_unit_test(test_reals_are_exact),
+        cmocka_unit_test(test_lookups),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
