@@ -1,8 +1,8 @@
 /* y = x . W^T and dx += dy . W over weights in their own encoding; see matmul.h for the orders.
  *
- * Forward: a unit is a range of rows of W by a range of rows of x. Its rows of W are widened once, into panels that
- * stay in the second-level cache; tiles of a few rows of x stay in the first-level cache and meet every panel. One
- * row of x (decoding) goes another way: the weights are widened into registers and used at once.
+ * Forward: x is packed into tiles first. A unit is a range of rows of W by a range of rows of x. Its rows of W are
+ * widened once, into panels that stay in the second-level cache; tiles of a few rows of x stay in the first-level cache
+ * and meet every panel. One row of x (decoding) goes another way: weights are widened into registers and used at once.
  * Backward: a unit is a range of columns of W by a range of rows; blocks of rows of W are widened in ascending
  * order, and each block continues the chains that dx holds. */
 #include "tensor/matmul.h"
@@ -19,10 +19,17 @@ enum {
     LANES = CART_TILE_LANES,
     COLS = CART_TILE_COLS,
     WIDE = CART_TILE_WIDE,
-    PIECE = 1024,        /* values of K that a tile of x keeps in the first-level cache */
+    PIECE = 1024,        /* values of K that a tile of x keeps in the first-level cache, about */
+    PIECE_MAX = 1280,
+    K_MAX = 1 << 17,
     RANGE_MAX = 128,     /* rows of W of a unit */
     BACKWARD_ROWS = 128, /* rows of W that the backward widens at once */
     BACKWARD_PANELS = 4, /* 256 columns: one block of the K formats */
+    SERIAL_FLOATS = 1 << 15,
+    /* The scratch of a worker, in floats: four rows of K_MAX; lanes of a tile; the rest. */
+    PANEL_FLOATS = 4 * K_MAX,
+    LANE_FLOATS = RANGE_MAX * CART_TILE_ROWS * LANES,
+    PACKED_FLOATS = (int)(CART_POOL_SCRATCH / sizeof(float)) - PANEL_FLOATS - LANE_FLOATS,
 };
 
 static const size_t panel_bytes = (size_t)512 << 10; /* widened rows of a unit: half of a 1 MiB cache */
@@ -115,51 +122,49 @@ struct forward {
     float *y;
     size_t M, ldx, ldy;
     bool add;
-    size_t n_range, m_range, n_units; /* a unit is n_range rows of W by m_range rows of x; n_units along N */
-    size_t piece;                     /* values of K at a time, a multiple of 256 unless it is all of K */
-    bool resident;                    /* the widened rows of a unit fit in the scratch */
+    size_t n_range, n_units; /* a unit is n_range rows of W by one range of rows of x; n_units along N */
+    size_t m_range, m_first; /* ranges of this round start at m_first; range i is packed in worker i's scratch */
+    size_t wide;             /* K rounded up to lanes */
+    size_t piece;            /* values of K at a time, a multiple of 256 unless it is all of K */
 };
 
-/* The scratch of one worker. */
-struct forward_scratch {
-    float *panels; /* [n_range / 4][k16][4][16], or one piece of one panel if not resident */
-    float *x;      /* [piece / 16][R][16] */
-    float *lanes;  /* [n_range / 4][R][4][16] */
-};
-
-static struct forward_scratch scratch_of(const struct forward *f, size_t worker)
+/* The scratch of a worker: widened rows of its unit; lanes between pieces of K; then, written before the units start
+ * and read by all of them, a range of packed rows of x. */
+static float *panels_of(const struct forward *f, size_t worker) /* [n_range / 4][k16][4][16] */
 {
-    struct forward_scratch s;
-    float *base = cart_pool_scratch(f->pool, worker);
-
-    s.x = base;
-    s.lanes = s.x + CART_TILE_ROWS * (PIECE + 256);
-    s.panels = s.lanes + RANGE_MAX * CART_TILE_ROWS * LANES;
-    return s;
+    return cart_pool_scratch(f->pool, worker);
 }
 
-static void plan_ranges(struct forward *f)
+static float *lanes_of(const struct forward *f, size_t worker) /* [n_range / 4][R][4][16] */
 {
-    size_t T = cart_pool_threads(f->pool), N = f->w->N;
-    size_t row_bytes = round_up(f->w->K, LANES) * sizeof(float);
-    size_t most = min_size(max_size(panel_bytes / row_bytes, 8), RANGE_MAX) / COLS * COLS;
-    size_t least = f->M >= 32 ? 32 : CART_GEMV_ROWS;
+    return panels_of(f, worker) + PANEL_FLOATS;
+}
+
+static float *packed_of(const struct forward *f, size_t range) /* tiles of [k16][R][16] */
+{
+    return panels_of(f, range) + PANEL_FLOATS + LANE_FLOATS;
+}
+
+static void plan_forward(struct forward *f)
+{
+    size_t T = cart_pool_threads(f->pool), N = f->w->N, row_bytes = f->wide * sizeof(float);
+    size_t most = max_size(min_size(panel_bytes / row_bytes, RANGE_MAX) / COLS, 1) * COLS;
+    size_t least = min_size(f->M >= 32 ? 16 : 8, most);
     /* Every worker gets the same number of units, and several, so that a late one costs little. */
     size_t rounds = max_size(ceil_div(N, most * T), T > 1 ? 4 : 1);
-    size_t m_units = 1;
+    size_t m_units = ceil_div(f->M, PACKED_FLOATS / f->wide);
 
-    f->resident = 8 * row_bytes <= CART_POOL_SCRATCH / 2;
     f->n_range = min_size(max_size(round_up(ceil_div(N, rounds * T), COLS), least), most);
     f->n_units = ceil_div(N, f->n_range);
-    if (f->n_units < 4 * T && T > 1)
-        m_units = min_size(ceil_div(4 * T, f->n_units), ceil_div(f->M, 48));
+    if (T > 1 && f->n_units * m_units < 4 * T)
+        m_units = max_size(m_units, min_size(ceil_div(4 * T, f->n_units), ceil_div(f->M, 48)));
     f->m_range = ceil_div(f->M, m_units);
     f->piece = f->w->K;
-    if (f->piece > PIECE + 256)
+    if (f->piece > PIECE_MAX)
         f->piece = round_up(ceil_div(f->w->K, ceil_div(f->w->K, PIECE)), 256);
 }
 
-/* Rows of the next tile when left remain. The first one of a unit widens as it goes, with fewer rows. */
+/* Rows of the next tile when left remain. The first one of a range widens as it goes, with fewer rows. */
 static size_t tile_rows(const struct cart_matmul_kernels *kernels, size_t left, bool first)
 {
     if (first && kernels->fused_rows) {
@@ -170,9 +175,23 @@ static size_t tile_rows(const struct cart_matmul_kernels *kernels, size_t left, 
     return ceil_div(left, ceil_div(left, kernels->rows));
 }
 
+static void pack_unit(void *ctx, size_t unit, size_t worker)
+{
+    const struct forward *f = ctx;
+    size_t m0 = f->m_first + unit * f->m_range, count = min_size(f->m_range, f->M - m0), R;
+    float *packed = packed_of(f, unit);
+
+    (void)worker;
+    for (size_t m = 0; m < count; m += R) {
+        R = tile_rows(f->kernels, count - m, m == 0);
+        f->kernels->pack(packed + m * f->wide, f->x + (m0 + m) * f->ldx, f->ldx, R, f->w->K);
+    }
+}
+
 static void rows_set(struct cart_rows *rows, const struct cart_matrix *w, size_t n, size_t n_rows, size_t count)
 {
     rows->dtype = w->dtype;
+    rows->ahead = count * w->row_bytes;
     for (size_t j = 0; j < count; j++)
         rows->row[j] = row_of(w, n + min_size(j, n_rows - 1));
 }
@@ -192,46 +211,42 @@ static void store_narrow(const struct forward *f, const float *out, size_t R, si
     }
 }
 
-/* One piece of K of one tile. stage says what the panel needs: it is widened already, or is to be widened here. */
-enum stage { WIDENED, WIDEN };
+/* What a tile needs of its panel: it is widened already; it is to be widened, and kept or not. */
+enum stage { WIDENED, WIDEN_KEEP, WIDEN_ONCE };
 
-static bool fuses(const struct forward *f, size_t R)
+static void run_tile(const struct forward *f, struct cart_tile *t, const struct cart_rows *rows, enum stage stage,
+                     size_t R)
 {
-    return R > 1 && R <= f->kernels->fused_rows;
-}
-
-static void run_tile(const struct forward *f, struct cart_tile *t, struct cart_rows *rows, enum stage stage, size_t R)
-{
-    if (stage == WIDEN && fuses(f, R)) {
+    if (stage != WIDENED && R > 1 && R <= f->kernels->fused_rows) {
+        if (stage == WIDEN_ONCE)
+            t->w = NULL;
         f->kernels->fused(t, rows, R);
         return;
     }
-    if (stage == WIDEN)
+    if (stage != WIDENED)
         for (size_t j = 0; j < COLS; j++)
             f->kernels->widen(rows->dtype, rows->row[j], rows->k0, rows->k, t->w + j * LANES, COLS * LANES);
     f->kernels->tile(t, R);
 }
 
-/* R rows of x from m against rows n0 .. n1 of W. keep: the panels will be read again. */
-static void run_rows(const struct forward *f, const struct forward_scratch *s, size_t m, size_t R, size_t n0, size_t n1,
-                     enum stage stage, bool keep)
+/* R rows of x from m, packed, against rows n0 .. n1 of W. */
+static void run_rows(const struct forward *f, size_t worker, const float *packed, size_t m, size_t R, size_t n0,
+                     size_t n1, enum stage stage)
 {
-    size_t K = f->w->K, k16 = ceil_div(K, LANES);
     float narrow[CART_TILE_ROWS * COLS];
+    size_t K = f->w->K;
 
     for (size_t k0 = 0; k0 < K; k0 += f->piece) {
         size_t k = min_size(f->piece, K - k0);
 
-        f->kernels->pack(s->x, f->x + m * f->ldx + k0, f->ldx, R, k);
         for (size_t n = n0; n < n1; n += COLS) {
             size_t p = (n - n0) / COLS, cols = min_size(COLS, n1 - n);
-            float *panel = s->panels + (f->resident ? p * k16 * COLS * LANES + k0 * COLS : 0);
             struct cart_rows rows = {.k0 = k0, .k = k};
             struct cart_tile t = {
-                .x = s->x,
-                .w = panel,
+                .x = packed + k0 * R,
+                .w = panels_of(f, worker) + (p * f->wide + k0) * COLS,
                 .k16 = ceil_div(k, LANES),
-                .lanes = s->lanes + p * R * COLS * LANES,
+                .lanes = lanes_of(f, worker) + p * R * COLS * LANES,
                 .resume = k0 > 0,
                 .finish = k0 + k == K,
                 .y = cols < COLS ? narrow : f->y + m * f->ldy + n,
@@ -240,9 +255,8 @@ static void run_rows(const struct forward *f, const struct forward_scratch *s, s
                 .add = cols == COLS && f->add,
             };
 
-            rows_set(&rows, f->w, n, cols, COLS);
-            if (stage == WIDEN && !keep && fuses(f, R))
-                t.w = NULL;
+            if (stage != WIDENED)
+                rows_set(&rows, f->w, n, cols, COLS);
             run_tile(f, &t, &rows, stage, R);
             if (t.finish && cols < COLS)
                 store_narrow(f, narrow, R, m, n, cols);
@@ -253,28 +267,47 @@ static void run_rows(const struct forward *f, const struct forward_scratch *s, s
 static void forward_unit(void *ctx, size_t unit, size_t worker)
 {
     const struct forward *f = ctx;
-    struct forward_scratch s = scratch_of(f, worker);
     size_t n0 = unit % f->n_units * f->n_range, n1 = min_size(n0 + f->n_range, f->w->N);
-    size_t m0 = unit / f->n_units * f->m_range, m1 = min_size(m0 + f->m_range, f->M);
-    size_t R;
+    size_t range = unit / f->n_units, m0 = f->m_first + range * f->m_range;
+    size_t count = min_size(f->m_range, f->M - m0), R;
 
-    for (size_t m = m0; m < m1; m += R) {
-        enum stage stage = m == m0 || !f->resident ? WIDEN : WIDENED;
+    for (size_t m = 0; m < count; m += R) {
+        enum stage stage = WIDENED;
 
-        R = tile_rows(f->kernels, m1 - m, stage == WIDEN);
-        run_rows(f, &s, m, R, n0, n1, stage, f->resident && m + R < m1);
+        R = tile_rows(f->kernels, count - m, m == 0);
+        if (m == 0)
+            stage = R < count ? WIDEN_KEEP : WIDEN_ONCE;
+        run_rows(f, worker, packed_of(f, range) + m * f->wide, m0 + m, R, n0, n1, stage);
+    }
+}
+
+/* As many ranges of rows as there are workers are packed at a time: by the caller if that is quick, else by all. */
+static void forward_rows(struct forward *f)
+{
+    size_t T = cart_pool_threads(f->pool);
+
+    plan_forward(f);
+    for (; f->m_first < f->M; f->m_first += T * f->m_range) {
+        size_t ranges = min_size(ceil_div(f->M - f->m_first, f->m_range), T);
+
+        if (ranges == 1 || f->m_range * ranges * f->wide < SERIAL_FLOATS)
+            for (size_t i = 0; i < ranges; i++)
+                pack_unit(f, i, 0);
+        else
+            cart_pool_run(f->pool, ranges, pack_unit, f);
+        cart_pool_run(f->pool, f->n_units * ranges, forward_unit, f);
     }
 }
 
 static void gemv_unit(void *ctx, size_t unit, size_t worker)
 {
     const struct forward *f = ctx;
-    float *x = cart_pool_scratch(f->pool, worker);
     size_t n0 = unit * f->n_range, n1 = min_size(n0 + f->n_range, f->w->N);
+    const float *x = f->wide == f->w->K ? f->x : packed_of(f, 0);
     float sums[CART_GEMV_ROWS];
     struct cart_rows rows = {.k0 = 0, .k = f->w->K};
 
-    f->kernels->pack(x, f->x, f->ldx, 1, f->w->K);
+    (void)worker;
     for (size_t n = n0; n < n1; n += CART_GEMV_ROWS) {
         size_t count = min_size(CART_GEMV_ROWS, n1 - n);
 
@@ -288,23 +321,33 @@ static void gemv_unit(void *ctx, size_t unit, size_t worker)
     }
 }
 
+/* One row of x: no panels. */
+static void forward_one(struct forward *f)
+{
+    size_t T = cart_pool_threads(f->pool);
+
+    if (f->wide > f->w->K)
+        f->kernels->pack(packed_of(f, 0), f->x, f->ldx, 1, f->w->K);
+    f->n_range = min_size(max_size(round_up(ceil_div(f->w->N, 8 * T), CART_GEMV_ROWS), 16), 512);
+    cart_pool_run(f->pool, ceil_div(f->w->N, f->n_range), gemv_unit, f);
+}
+
 void cart_matmul_forward_with(const struct cart_matmul_kernels *kernels, float *y, size_t ldy, const float *x, size_t ldx,
                               size_t M, const struct cart_matrix *w, const float *bias, bool add,
                               struct cart_pool *pool)
 {
     struct forward f = {.kernels = kernels, .pool = pool, .w = w, .x = x, .bias = bias, .y = y, .M = M, .ldx = ldx,
-                        .ldy = ldy, .add = add};
-    size_t T = cart_pool_threads(pool);
+                        .ldy = ldy, .add = add, .wide = round_up(w->K, LANES)};
 
+    assert(w->K > 0);
     if (M == 0 || w->N == 0)
         return;
-    if (M == 1 && w->K <= CART_POOL_SCRATCH / sizeof(float) - LANES) {
-        f.n_range = min_size(max_size(round_up(ceil_div(w->N, 8 * T), CART_GEMV_ROWS), 16), 512);
-        cart_pool_run(pool, ceil_div(w->N, f.n_range), gemv_unit, &f);
-        return;
-    }
-    plan_ranges(&f);
-    cart_pool_run(pool, f.n_units * ceil_div(M, f.m_range), forward_unit, &f);
+    if (w->K > K_MAX) /* Beyond any model; the same bits, slowly. */
+        cart_matmul_forward_ref(y, ldy, x, ldx, M, w, bias, add);
+    else if (M == 1)
+        forward_one(&f);
+    else
+        forward_rows(&f);
 }
 
 /* --- backward ------------------------------------------------------------------------------------------------- */

@@ -7,7 +7,8 @@
 #include "tensor/variant.h"
 #include "tensor/widen_avx512_impl.h"
 
-enum { LANES = CART_TILE_LANES, COLS = CART_TILE_COLS, WIDE = CART_TILE_WIDE, ROWS = 6, FUSED_ROWS = 4 };
+enum { LANES = CART_TILE_LANES, COLS = CART_TILE_COLS, WIDE = CART_TILE_WIDE, ROWS = 6, FUSED_ROWS = 4,
+       FETCH_NEAR = 12 << 10 };
 
 /* --- sums of lanes -------------------------------------------------------------------------------------------- */
 
@@ -147,12 +148,28 @@ CART_ALWAYS_INLINE void fused_step(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const f
             c[r][j] = _mm512_fmadd_ps(a[r], v[j], c[r][j]);
 }
 
+/* The next rows lie behind these ones and are fetched in the order of their addresses, which the hardware follows, in
+ * steps as large as what is being read; into the first-level cache only if they leave room there for the rest. */
+CART_ALWAYS_INLINE void fetch_ahead(const uint8_t *p, size_t bytes, bool near)
+{
+    if (near) {
+#pragma GCC unroll 16
+        for (size_t line = 0; line < bytes; line += 64)
+            _mm_prefetch((const void *)(p + line), _MM_HINT_T0);
+    } else {
+#pragma GCC unroll 16
+        for (size_t line = 0; line < bytes; line += 64)
+            _mm_prefetch((const void *)(p + line), _MM_HINT_T1);
+    }
+}
+
 /* The chains of R rows of x with C rows of W, widened in registers. x [k16][R][16]; panel [k16][C][16] or NULL. */
 CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const float *x, float *panel,
                                      const struct cart_rows *w, int dtype, size_t R, size_t C)
 {
     const size_t block = widen_block(dtype), group = widen_group(dtype), bytes = widen_bytes(dtype);
     size_t off = widen_offset(dtype, w->k0), n_blocks = w->k / block, rest = w->k % block;
+    const bool near = !widen_is_float(dtype) && w->ahead <= FETCH_NEAR;
     const uint8_t *row[CART_GEMV_ROWS];
     struct widen_state st[CART_GEMV_ROWS];
     __m512 v[CART_GEMV_ROWS];
@@ -161,6 +178,7 @@ CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const
     for (size_t j = 0; j < C; j++)
         row[j] = w->row[j];
     for (size_t i = 0; i < n_blocks; i++, off += bytes) {
+        fetch_ahead(row[0] + w->ahead + off * C, bytes * C, near);
         for (size_t j = 0; j < C; j++)
             widen_head(dtype, row[j] + off, &st[j]);
         for (size_t g = 0; g < block / group; g++) {

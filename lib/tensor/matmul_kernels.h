@@ -34,9 +34,11 @@ struct cart_tile {
 };
 
 /* Rows of W in their own encoding, for fused and gemv: values [k0, k0 + k) of each; k0 a multiple of 256, k of the
- * block. Rows beyond N repeat an earlier row. */
+ * block. Rows beyond N repeat an earlier row. ahead: how far behind each row its successor in the next call lies; it is
+ * fetched into the cache meanwhile. */
 struct cart_rows {
     int dtype;
+    size_t ahead;
     const void *row[CART_GEMV_ROWS];
     size_t k0, k;
 };

@@ -180,14 +180,15 @@ static void test_forward_units(void **state)
     check_forward(CART_BF16, 1027, 24, 65, true, false, &cases);
 }
 
-/* K so long that widened rows do not fit the scratch, and one row of x does not either. */
+/* K so long that few rows fit the scratch, and beyond the longest. */
 static void test_forward_long(void **state)
 {
     size_t cases = 0;
 
     (void)state;
-    check_forward(CART_F16, 5, 70000, 7, false, false, &cases);
-    check_forward(CART_Q4_0, 2, 1100000 / 32 * 32, 2, true, false, &cases);
+    check_forward(CART_F16, 9, 70000, 17, false, false, &cases);
+    check_forward(CART_Q4_0, 5, 1 << 17, 4, true, true, &cases);
+    check_forward(CART_Q4_1, 2, (1 << 17) + 32, 2, true, false, &cases);
 }
 
 static void test_backward(void **state)
