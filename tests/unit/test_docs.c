@@ -23,22 +23,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char folder[] = "/tmp/cart-docs-XXXXXX";
+static char home[4096], folder[4096]; /* where the program started; where a test runs */
 
 static int enter_folder(void **state)
 {
+    const char *dir = getenv("TMPDIR");
+
     (void)state;
-    strcpy(folder, "/tmp/cart-docs-XXXXXX");
-    return mkdtemp(folder) && chdir(folder) == 0 ? 0 : -1;
+    snprintf(folder, sizeof folder, "%s/cart-docs-XXXXXX", dir && *dir ? dir : ".");
+    return getcwd(home, sizeof home) && mkdtemp(folder) && chdir(folder) == 0 ? 0 : -1;
 }
 
 static int leave_folder(void **state)
 {
-    char command[64];
+    char command[4200];
 
     (void)state;
-    snprintf(command, sizeof command, "rm -rf '%s'", folder);
-    return chdir("/") == 0 && system(command) == 0 ? 0 : -1;
+    snprintf(command, sizeof command, "rm -rf -- '%s'", folder);
+    return chdir(home) == 0 && system(command) == 0 ? 0 : -1;
 }
 
 static void write_bytes(const char *path, const void *bytes, size_t n)
