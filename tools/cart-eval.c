@@ -13,12 +13,15 @@ struct options {
     struct cart_eval_options eval;
     struct cart_opt_list cartridges;
     const char *profile;
+    struct cart_progress progress;
+    size_t arms; /* begun */
     bool json;
 };
 
 static void on_arm(void *ctx, const char *arm)
 {
-    (void)ctx;
+    struct options *o = ctx;
+    cart_progress_update(&o->progress, (double)o->arms++, arm);
     cart_log(CART_LOG_INFO, "%s", arm);
 }
 
@@ -76,7 +79,10 @@ static int run(struct options *o, const char *input, struct cart_err *err)
         goto out;
     o->eval.cartridges = (const struct cart_cartridge *const *)list;
     o->eval.n_cartridges = o->cartridges.n;
-    if ((r = cart_eval_run(&eval, m, input, &o->eval, on_arm, NULL, pool, err)) == 0)
+    cart_progress_start(&o->progress, o->common.progress, "students", 0.0);
+    r = cart_eval_run(&eval, m, input, &o->eval, on_arm, o, pool, err);
+    cart_progress_end(&o->progress);
+    if (r == 0)
         r = write_report(o, &eval, err);
 out:
     cart_eval_release(&eval);
@@ -106,13 +112,13 @@ int main(int argc, char **argv)
                         "chat profile in place of the one that the template chooses"),
         CART_OPT_END,
     };
-    const struct cart_tool tool = {
-        "cart-eval",
-        "judge cartridges beside the bare model and the text in context",
-        "[FILE|-]",
-        table,
-        CART_USES_OUTPUT | CART_USES_JOBS | CART_USES_MODEL | CART_USES_KERNELS,
-        &o.common};
+    const struct cart_tool tool = {"cart-eval",
+                                   "judge cartridges beside the bare model and the text in context",
+                                   "[FILE|-]",
+                                   table,
+                                   CART_USES_OUTPUT | CART_USES_JOBS | CART_USES_MODEL |
+                                       CART_USES_KERNELS | CART_USES_PROGRESS,
+                                   &o.common};
     int first;
     bool done = false;
     int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
