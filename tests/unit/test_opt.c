@@ -18,7 +18,7 @@ struct options {
     int choice;
 };
 
-#define ARGS_MAX 16
+#define ARGS_MAX 32
 
 struct parsed {
     struct options o;
