@@ -1,0 +1,111 @@
+#!/usr/bin/env bats
+# cart-eval: the table, recall, JSON, and how it fails.
+load ../helper/common
+load ../helper/study
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+    cart_tiny llama_tied
+    cart_study_streams
+    cart-init -p 48 -o start.safetensors c.tokens
+    cart-init -p 48 --init corpus -o opening.safetensors c.tokens
+    cart-train -q -p 48 --steps 60 -o trained.safetensors c.targets
+}
+
+setup() {
+    cart_setup
+    cart_tiny llama_tied
+    ln -s "$BATS_FILE_TMPDIR"/c.* "$BATS_FILE_TMPDIR"/*.safetensors .
+    cat > q.jsonl <<'JSON'
+{"question": "What is the base made of?", "answer": "copper", "wrong": ["steel", "tin"], "quote": "has a copper base", "path": "c.txt"}
+
+{"question": "Where was it first made?", "answer": "Hallam", "stem": "In the town of", "wrong": ["Bern"], "quote": "the town of Hallam"}
+{"question": "Who made it?", "answer": "Ada Brook", "at": 300}
+{"question": "Which colour?", "answer": "Red", "wrong": ["Blue"], "quote": "it is red"}
+JSON
+}
+
+arm() {
+    jq -r --arg n "$1" ".arms[] | select(.name == \$n) | $2" out.json
+}
+
+@test "help, version and the manual agree" {
+    cart_equal "$(cart_man_synopsis "$CART_ROOT/man/cart-eval.1")" "$(cart_help_usage cart-eval)" synopsis
+    cart-eval --version | grep -q '^cart-eval '
+    cart_must_fail 2 cart-eval --no-such-option
+    cart_must_fail 2 cart-eval c.targets c.targets
+}
+
+@test "every student is in the table, with rows and sizes" {
+    cart_need_tool jq
+    cart-eval -c trained.safetensors -c start.safetensors --json c.targets > out.json
+    cart_equal 'bare,whole text,text 48,untrained,trained.safetensors,start.safetensors' \
+        "$(jq -r '[.arms[].name] | join(",")' out.json)" students
+    cart_equal 0 "$(arm bare .rows)" rows
+    cart_equal 48 "$(arm trained.safetensors .rows)" rows
+    cart_equal $((48 * 4 * 2 * 2 * 16 * 4)) "$(arm trained.safetensors .bytes)" bytes
+    cart_equal true "$(jq .held_out out.json)" held_out
+    # An untrained cartridge given as a file is the student that the recipe makes again.
+    cart_equal "$(arm untrained .kl)" "$(arm start.safetensors .kl)" KL
+    # The trained one is nearer to the teacher than what it began as, and than nothing.
+    jq -e '[.arms[] | {(.name): .kl}] | add | .["trained.safetensors"] < .untrained and .untrained < .bare' out.json
+    jq -e '.arms[] | select(.name == "trained.safetensors") | .to_bare.kl | .[1] <= .[0] and .[0] <= .[2] and .[0] < 0' out.json
+}
+
+@test "rows of the opening are the text cut to them" {
+    cart_need_tool jq
+    cart-eval -c opening.safetensors --json --questions q.jsonl c.targets > out.json
+    cart_equal "$(arm 'text 48' '.kl, .ce, .top1, .recall.answer')" \
+        "$(arm opening.safetensors '.kl, .ce, .top1, .recall.answer')" numbers
+}
+
+@test "recall counts what can be judged and where it lies" {
+    cart_need_tool jq
+    cart-eval -c trained.safetensors --json --questions q.jsonl c.targets > out.json
+    cart_equal '4 3 1 2' "$(arm bare '"\(.recall.questions) \(.recall.judged) \(.recall_within.questions) \(.recall_beyond.questions)"')" counts
+    jq -e 'all(.arms[]; .recall.answer < 0)' out.json
+    cart-eval -c trained.safetensors --questions q.jsonl c.targets > table
+    cart_has table '4 questions: 1 within the first 48 tokens, 2 beyond, 1 with a quote that the corpus does not hold'
+    cart_has table 'trained.safetensors - bare:'
+}
+
+@test "the same report whatever threads and processor" {
+    cart-eval -c trained.safetensors --questions q.jsonl -j 1 c.targets > a
+    cart-eval -c trained.safetensors --questions q.jsonl -j 2 - < c.targets > b
+    CART_CPU=generic cart-eval -c trained.safetensors --questions q.jsonl -o c c.targets
+    cmp a b
+    cmp a c
+}
+
+@test "cut, foreign and mismatched input" {
+    head -c 9000 c.targets > cut
+    cart_must_fail 3 cart-eval cut > out
+    [ ! -s out ]
+    cart_must_fail 3 cart-eval c.tokens
+    cart_must_fail 3 cart-eval -c c.tokens c.targets 2> err
+    cart_has err 'expected a cartridge'
+    cart_must_fail 3 cart-eval -c c.txt c.targets
+    cart_must_fail 5 cart-eval -c no-such-file c.targets
+    head -c 3000 trained.safetensors > short
+    cart_must_fail 3 cart-eval -c short c.targets
+    cart_tiny llama_tied.q8_0
+    cart_must_fail 4 cart-eval c.targets
+    cart-eval --allow-other-weights -c trained.safetensors c.targets > out 2> err
+    cart_has err 'other weights'
+}
+
+@test "questions that make no sense are refused by line" {
+    for bad in '{"question": "A"}' '[1]' '{"question": "A", "answer": ""}' '{"question": "A", "answer": "B", "wrong": "C"}' \
+        '{"question": "A", "answer": "B", "wrong": [""]}' '{"question": "A", "answer": "B", "at": 99999}' 'no json'; do
+        { echo '{"question": "A", "answer": "B"}'; echo "$bad"; } > bad.jsonl
+        cart_must_fail 3 cart-eval --questions bad.jsonl c.targets 2> err
+        cart_has err 'bad.jsonl: line 2'
+    done
+    : > empty.jsonl
+    cart_must_fail 3 cart-eval --questions empty.jsonl c.targets
+}
+
+@test "a full disk is reported" {
+    cart_must_fail 5 sh -c 'cart-eval c.targets > /dev/full'
+    cart_must_fail 5 cart-eval -o /dev/full c.targets
+}

@@ -1,0 +1,107 @@
+#!/usr/bin/env bats
+# cart-init and cart-equiv: rows of every origin, the acceptance gate on every tiny model, and how they fail.
+load ../helper/common
+load ../helper/study
+
+setup() {
+    cart_setup
+    cart_tiny llama_tied
+    cart_study_text > corpus.txt
+    cart-tokenize -q -o c.tokens corpus.txt
+}
+
+recipe() {
+    cart-view "$1" | jq -r 'select(.metadata) | .metadata["cart.recipe"]' | head -n 1
+}
+
+@test "help, version and the manuals agree" {
+    for t in cart-init cart-equiv; do
+        cart_equal "$(cart_man_synopsis "$CART_ROOT/man/$t.1")" "$(cart_help_usage $t)" synopsis
+        $t --version | grep -q "^$t "
+        cart_must_fail 2 $t --no-such-option
+        cart_must_fail 2 $t c.tokens c.tokens
+        cart_must_fail 2 $t -p 0 c.tokens
+    done
+}
+
+@test "an untrained cartridge is the real prefill, on every tiny model" {
+    for name in llama_tied llama_tied.q8_0 llama_tied.mix llama3_untied llama_d256.kmix llama_d256.q4_k_m qwen2 qwen2.mix \
+        qwen3 qwen3_d256.kmix; do
+        cart_tiny $name
+        cart-tokenize -q -o t.tokens corpus.txt
+        for p in 31 32 65; do
+            cart-equiv -p $p --suffix-max 60 --steps 40 t.tokens > out
+            cart_has out 'max |delta logit| = 0, greedy agreement 40/40: equal'
+        done
+    done
+}
+
+@test "rows of every origin" {
+    cart_need_tool jq
+    for init in spread corpus random; do
+        cart-init -p 48 --init $init --seed 5 -o $init.safetensors c.tokens
+        cart-view --check $init.safetensors
+    done
+    cart-init -p 48 --init corpus.txt -o text.safetensors c.tokens
+    cart-init -p 48 --init c.tokens -o tokens.safetensors c.tokens
+    cart-init --init corpus.safetensors -o again.safetensors c.tokens
+    # The same rows by three ways; the recipe tells them apart.
+    for f in corpus text tokens again; do
+        cart-view $f.safetensors | jq -c 'select(.name) | del(.data)' > $f.tensors
+        cart-view --data $f.safetensors | jq -c 'select(.name)' | sha256sum > $f.rows
+    done
+    cmp corpus.rows text.rows
+    cmp corpus.rows tokens.rows
+    cmp corpus.rows again.rows
+    cart-view --data spread.safetensors | jq -c 'select(.name)' | sha256sum > spread.rows
+    ! cmp -s corpus.rows spread.rows
+    ! cmp -s corpus.safetensors text.safetensors
+}
+
+@test "equal input, equal bytes, whatever the threads and the processor" {
+    cart-init -p 60 -j 1 -o a c.tokens
+    cart-init -p 60 -j 2 c.tokens > b
+    CART_CPU=generic cart-init -p 60 -o c - < c.tokens
+    cmp a b
+    cmp a c
+}
+
+@test "p that does not fit is refused with the most there is" {
+    cart_must_fail 2 cart-init -p 5000 -o no c.tokens 2> err
+    cart_has err 'p 5000: expected'
+    cart_must_fail 2 cart-init -p 3 -o no c.tokens 2> err
+    [ ! -e no ]
+    cart_must_fail 2 cart-init -p 48 --frozen 49 -o no c.tokens
+    cart_must_fail 2 cart-init -p 40 --init spread --init corpus.txt -p 5000 -o no c.tokens
+    # Without -p a short corpus gives what it has.
+    printf 'Ada.' > short.txt
+    cart-tokenize -q -o s.tokens short.txt
+    cart-init -o s.safetensors s.tokens
+    cart-view --check s.safetensors
+}
+
+@test "cut, foreign and mismatched input leaves no output" {
+    size=$(wc -c < c.tokens)
+    for n in 0 1 9 40 200 $((size / 2)) $((size - 1)); do
+        head -c $n c.tokens > cut
+        cart_must_fail 3 cart-init -p 48 -o no cut
+        cart_must_fail 3 cart-equiv -p 48 cut
+    done
+    cart_must_fail 3 cart-init -p 48 -o no corpus.txt
+    cart_must_fail 5 cart-init -p 48 -o no no-such-file
+    cart_tiny qwen2
+    cart_must_fail 4 cart-init -p 48 -o no c.tokens
+    cart_must_fail 4 cart-equiv -p 48 c.tokens
+    [ ! -e no ]
+}
+
+@test "a full disk is reported" {
+    cart_must_fail 5 cart-init -p 48 -o /dev/full c.tokens
+    cart_must_fail 5 sh -c 'cart-equiv -p 48 --steps 2 c.tokens > /dev/full'
+}
+
+@test "a dry run writes nothing" {
+    cart-init -p 48 --dry-run -o no c.tokens 2> err
+    cart_has err 'p 48 rows'
+    [ ! -e no ]
+}

@@ -1,0 +1,176 @@
+#!/usr/bin/env bats
+# cart-train: the same bytes by every way, and what it leaves behind when it is stopped.
+load ../helper/common
+load ../helper/study
+
+setup_file() {
+    cd "$BATS_FILE_TMPDIR" || return 1
+    cart_tiny llama_tied
+    cart_study_streams
+    cart-train -q -p 48 --steps 10 -o want.safetensors c.targets
+}
+
+setup() {
+    cart_setup
+    cart_tiny llama_tied
+    ln -s "$BATS_FILE_TMPDIR"/c.* "$BATS_FILE_TMPDIR/want.safetensors" .
+}
+
+@test "help, version and the manual agree" {
+    cart_equal "$(cart_man_synopsis "$CART_ROOT/man/cart-train.1")" "$(cart_help_usage cart-train)" synopsis
+    cart-train --version | grep -q '^cart-train '
+    cart_must_fail 2 cart-train --no-such-option
+    cart_must_fail 2 cart-train --steps 3 --epochs 2 c.targets
+    cart_must_fail 2 cart-train --lr nan c.targets
+    cart_must_fail 2 cart-train --save-every 3 c.targets
+}
+
+@test "training lowers the held-out loss" {
+    cart_need_tool jq
+    cart-train -q -p 48 --steps 60 --metrics m.jsonl -o t.safetensors c.targets
+    jq -es 'map(select(.split == "held-out")) | .[0].loss > .[-1].loss and .[0].kl > .[-1].kl' m.jsonl
+    jq -es 'map(select(.split == "train")) | length == 60 and .[0].lr < 0.02 and .[2].lr == 0.02' m.jsonl
+    cart-view --check t.safetensors
+}
+
+@test "the same cartridge whatever threads, processor, packing, recompute and pipe" {
+    common='-q -p 48 --steps 10'
+    cart-train $common -j 1 -o a1 c.targets
+    cart-train $common -j 2 -o a2 c.targets
+    cart-train $common --recompute -o a3 c.targets
+    cart-train $common --no-pack -o a4 c.targets
+    cart-train $common --max-tokens 70 -o a5 c.targets
+    cart-train $common --save-every 3 -o a6 c.targets
+    cat c.targets | cart-train $common > a7
+    cart-train $common --metrics m.metrics -o a8 - < c.targets
+    CART_CPU=generic cart-train $common -o a9 c.targets
+    for f in a?; do
+        cmp want.safetensors $f
+    done
+    cart-view --check m.metrics
+    [ "$(ls a6*)" = a6 ]
+}
+
+@test "each processor path gives the same bytes" {
+    for path in avx2 avx512; do
+        CART_CPU=$path cart-train --version > /dev/null 2>&1 || skip "machine: no $path"
+        CART_CPU=$path cart-train -q -p 48 --steps 10 -o b c.targets
+        cmp want.safetensors b
+    done
+}
+
+@test "the sink stays, the other rows move" {
+    cart_need_tool jq
+    cart-init -p 48 -o start.safetensors c.tokens
+    for f in start want; do
+        cart-view --data $f.safetensors | jq -c 'select(.name) | select(.name | endswith("sink"))' > $f.sinks
+        cart-view --data $f.safetensors | jq -c 'select(.name) | select(.name | endswith(".k"))' > $f.rows
+    done
+    [ "$(wc -l < want.sinks)" -eq 8 ]
+    cmp start.sinks want.sinks
+    ! cmp -s start.rows want.rows
+}
+
+@test "killed at any step and resumed: the bytes of a run that never stopped" {
+    for delay in 0.01 0.02 0.03 0.05 0.08; do
+        rm -f r*
+        cart-train -q -p 48 --steps 10 --save-every 1 --metrics r.jsonl -o r c.targets &
+        pid=$!
+        sleep $delay
+        kill -9 $pid 2> /dev/null || true
+        wait $pid 2> /dev/null || true
+        [ ! -e r ] || cmp want.safetensors r
+        cart-train -q -p 48 --steps 10 --save-every 4 --metrics r.jsonl --resume -o r c.targets 2> /dev/null
+        cmp want.safetensors r
+        sha256sum < r.jsonl >> sums
+    done
+    [ "$(sort -u sums | wc -l)" -eq 1 ]
+    [ "$(ls r*)" = "$(printf 'r\nr.jsonl')" ]
+}
+
+@test "TERM saves a state and ends by the signal; the run goes on from it" {
+    cart-train -q -p 48 --steps 4000 -o r c.targets &
+    pid=$!
+    sleep 0.4
+    kill -TERM $pid
+    status=0
+    wait $pid || status=$?
+    cart_equal 143 $status status
+    [ -e r.part ] && [ -e r.optimizer.safetensors ] && [ ! -e r ]
+    cart-view --check r.part
+    # A run with another option is another run.
+    cart_must_fail 4 cart-train -q -p 48 --steps 4000 --lr 0.1 --resume -o r c.targets 2> err
+    cart_has err 'lr: expected 0.02, found 0.1'
+    cart_must_fail 4 cart-train -q -p 40 --steps 4000 --resume -o r c.targets
+    # And another stream another.
+    cart-selfstudy -q -n 24 --held-out 4 --max-a 20 --max-q 12 --chunk 32:64 --context chunk --seed 4 c.tokens |
+        cart-teacher -q > other.targets
+    cart_must_fail 4 cart-train -q -p 48 --steps 4000 --resume -o r other.targets 2> err
+    cart_has err 'stream: expected'
+    [ ! -e r ]
+}
+
+@test "a stream that breaks off leaves a state, not a cartridge" {
+    size=$(wc -c < c.targets)
+    head -c $((size * 3 / 4)) c.targets | cart_must_fail 3 cart-train -q -p 48 --steps 10 -o r 2> err
+    cart_has err 'without END'
+    [ ! -e r ] && [ -e r.optimizer.safetensors ]
+    cat c.targets | cart-train -q -p 48 --steps 10 --resume -o r
+    cmp want.safetensors r
+}
+
+@test "cut at any byte: status 3 and no cartridge" {
+    size=$(wc -c < c.targets)
+    for n in 0 5 9 100 1000 $((size / 3)) $((size - 40)) $((size - 1)); do
+        head -c $n c.targets > cut
+        cart_must_fail 3 cart-train -q -p 48 --steps 2 -o no cut
+        [ ! -e no ]
+    done
+}
+
+@test "foreign and mismatched input" {
+    cart_must_fail 3 cart-train -q -o no c.tokens 2> err
+    cart_has err 'expected a targets stream'
+    cart_must_fail 3 cart-train -q -o no c.txt
+    cart_must_fail 5 cart-train -q -o no no-such-file
+    cart_must_fail 2 cart-train -q -p 500 -o no c.targets
+    cart_tiny qwen2
+    cart_must_fail 4 cart-train -q -p 48 -o no c.targets
+    cart_tiny llama_tied.q8_0
+    cart_must_fail 4 cart-train -q -p 48 -o no c.targets
+    cart-train -q -p 48 --steps 2 --allow-other-weights -o yes c.targets
+    [ ! -e no ] && [ -e yes ]
+}
+
+@test "an edited stream may hold out nothing or everything" {
+    cart_need_tool jq
+    cart-view c.targets | jq -c 'if .record == "targ" then .split = "held-out" else . end' | cart-view --pack -o all.targets -
+    cart_must_fail 3 cart-train -q -p 48 --steps 2 -o no all.targets 2> err
+    cart_has err 'no conversation to train on'
+    cart-view c.targets | jq -c 'if .record == "targ" then .split = "train" else . end' | cart-view --pack -o none.targets -
+    cart-train -p 48 --steps 2 -o yes none.targets 2> err
+    ! grep -q held-out err
+}
+
+@test "a full disk is reported" {
+    cart_must_fail 5 cart-train -q -p 48 --steps 2 -o /dev/full c.targets
+    cart_must_fail 5 cart-train -q -p 48 --steps 2 --metrics /dev/full/no -o no c.targets
+    [ ! -e no ]
+}
+
+@test "a dry run says what it takes and writes nothing" {
+    cart-train --dry-run -p 48 --steps 100 --metrics no.jsonl -o no c.targets 2> err
+    cart_has err 'memory beside the model'
+    cart_has err 'time: about'
+    [ -z "$(ls no* 2> /dev/null)" ]
+}
+
+@test "epochs set the steps; draft-ref embeds the corpus" {
+    cart_need_tool jq
+    cart-train -q -p 48 --epochs 2 --accum 5 --draft-ref --metrics m.jsonl -o e c.targets
+    n=$(cart-view c.targets | jq -s '.[0].conversations - .[0].held_out')
+    cart_equal $(((2 * n + 4) / 5)) "$(jq -s 'map(.step) | max' m.jsonl)" steps
+    cart-view --data e | jq -c 'select(.name == "draft_reference") | .data // .values' > draft
+    cart-view c.tokens | jq -c 'select(.record == "doc") | .tokens' > tokens
+    cmp draft tokens
+}
