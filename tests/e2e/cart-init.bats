@@ -54,8 +54,8 @@ recipe() {
     cmp corpus.rows tokens.rows
     cmp corpus.rows again.rows
     cart-view --data spread.safetensors | jq -c 'select(.name)' | sha256sum > spread.rows
-    ! cmp -s corpus.rows spread.rows
-    ! cmp -s corpus.safetensors text.safetensors
+    cart_must_fail 1 cmp -s corpus.rows spread.rows
+    cart_must_fail 1 cmp -s corpus.safetensors text.safetensors
 }
 
 @test "equal input, equal bytes, whatever the threads and the processor" {

@@ -68,7 +68,7 @@ setup() {
     done
     [ "$(wc -l < want.sinks)" -eq 8 ]
     cmp start.sinks want.sinks
-    ! cmp -s start.rows want.rows
+    cart_must_fail 1 cmp -s start.rows want.rows
 }
 
 @test "killed at any step and resumed: the bytes of a run that never stopped" {
@@ -96,7 +96,9 @@ setup() {
     status=0
     wait $pid || status=$?
     cart_equal 143 $status status
-    [ -e r.part ] && [ -e r.optimizer.safetensors ] && [ ! -e r ]
+    [ -e r.part ]
+    [ -e r.optimizer.safetensors ]
+    [ ! -e r ]
     cart-view --check r.part
     # A run with another option is another run.
     cart_must_fail 4 cart-train -q -p 48 --steps 4000 --lr 0.1 --resume -o r c.targets 2> err
@@ -114,7 +116,8 @@ setup() {
     size=$(wc -c < c.targets)
     head -c $((size * 3 / 4)) c.targets | cart_must_fail 3 cart-train -q -p 48 --steps 10 -o r 2> err
     cart_has err 'without END'
-    [ ! -e r ] && [ -e r.optimizer.safetensors ]
+    [ ! -e r ]
+    [ -e r.optimizer.safetensors ]
     cat c.targets | cart-train -q -p 48 --steps 10 --resume -o r
     cmp want.safetensors r
 }
@@ -139,7 +142,8 @@ setup() {
     cart_tiny llama_tied.q8_0
     cart_must_fail 4 cart-train -q -p 48 -o no c.targets
     cart-train -q -p 48 --steps 2 --allow-other-weights -o yes c.targets
-    [ ! -e no ] && [ -e yes ]
+    [ ! -e no ]
+    [ -e yes ]
 }
 
 @test "an edited stream may hold out nothing or everything" {
@@ -149,7 +153,7 @@ setup() {
     cart_has err 'no conversation to train on'
     cart-view c.targets | jq -c 'if .record == "targ" then .split = "train" else . end' | cart-view --pack -o none.targets -
     cart-train -p 48 --steps 2 -o yes none.targets 2> err
-    ! grep -q held-out err
+    cart_must_fail 1 grep -q held-out err
 }
 
 @test "a full disk is reported" {
