@@ -6,59 +6,88 @@
 #include <string.h>
 
 static const char *const structuring[] = {
-    "Write one request that somebody could send to an expert on the text above: the expert shall lay out a part of it as a "
-    "list, a table or an outline. Name the part. Write the request only.",
-    "Ask, in one sentence, for some of the facts above to be put in order: as steps, a list or a table. Say which facts. "
-    "Write the request only.",
+    "Ask me to list some of this.",
+    "Ask me to put some of this in order.",
     NULL};
-static const char *const structuring_openings[] = {"List", "Make a list of", "Put together a table of", "Outline",
-                                                   "Name, point by point,", NULL};
+static const char *const structuring_openings[] = {
+    "List the",
+    "Make a list of the",
+    "Put into a table the",
+    "Name, point by point, the",
+    NULL};
 
 static const char *const summarisation[] = {
-    "Write one request for a short summary of a part of the text above. Name the part by its subject. Write the request "
-    "only.",
-    "Ask, in one sentence, to be told briefly what the text above says on one of its subjects. Name the subject. Write the "
-    "request only.",
+    "Ask me to sum up a part of this.",
+    "Ask me to describe one of these things briefly.",
     NULL};
-static const char *const summarisation_openings[] = {"Summarise", "Give a short summary of", "In two or three sentences, describe",
-                                                     "Tell me briefly about", NULL};
+static const char *const summarisation_openings[] = {
+    "Summarise what is said about the",
+    "Give a short summary of the",
+    "Describe briefly the",
+    "Tell me in two sentences about the",
+    NULL};
 
 static const char *const question[] = {
-    "Ask one question about a fact in the text above. Name the things it is about, so that somebody who does not see the "
-    "text understands it. Write the question only.",
-    "Write one short question that the text above answers, about a name, a number, a date, a place or a rule. Write the "
-    "question only.",
+    "Ask me about a fact.",
+    "Ask me a short question about this.",
     NULL};
-static const char *const question_openings[] = {"What", "Which", "Who", "When", "Where", "How many", "How much", "How long", NULL};
+static const char *const question_openings[] = {
+    "What is the",
+    "Which",
+    "Who",
+    "When is the",
+    "Where is the",
+    "How many",
+    "How much",
+    "How long does the",
+    NULL};
 
 static const char *const use_case[] = {
-    "Imagine a person with a practical task for which the text above is useful. Write the question that this person asks. "
-    "Name the task. Write the question only.",
-    "Write one question from somebody who wants to do something described above and needs advice on it. Write the question "
-    "only.",
+    "Ask me for practical advice on this.",
+    "Ask me how to do something that is described here.",
     NULL};
-static const char *const use_case_openings[] = {"How do I", "How can I", "What should I do if", "When should I", "I want to", NULL};
+static const char *const use_case_openings[] = {
+    "How do I use the",
+    "How can I",
+    "What should I do if the",
+    "When should I",
+    "What do I need for the",
+    NULL};
 
 static const char *const creative[] = {
-    "Ask for something imaginative that is made out of the facts above: a slogan, a short story, a letter, a comparison. "
-    "Name the facts to be used. Write the request only.",
-    "Write one playful request that can only be met by somebody who knows the text above well. Write the request only.",
+    "Ask me for something imaginative about this.",
+    "Ask me for something playful about one of these things.",
     NULL};
-static const char *const creative_openings[] = {"Write a short", "Imagine", "Invent", "Explain to a child", NULL};
+static const char *const creative_openings[] = {
+    "Write a short story about the",
+    "Imagine that the",
+    "Invent a slogan for the",
+    "Explain to a child what the",
+    NULL};
 
 static const char *const mechanism[] = {
-    "Ask one question about a cause, a reason or the way something works in the text above. Name what it is about. Write "
-    "the question only.",
-    "Write one question whose answer explains why or how something in the text above happens. Write the question only.",
+    "Ask me why or how something happens.",
+    "Ask me for the reason of something.",
     NULL};
-static const char *const mechanism_openings[] = {"Why", "How does", "How is", "What causes", "What happens when", "Explain how", NULL};
+static const char *const mechanism_openings[] = {
+    "Why does the",
+    "How does the",
+    "What causes the",
+    "What happens when the",
+    "Why must the",
+    NULL};
 
 static const char *const verbatim[] = {
-    "Ask for an exact wording, number, name or setting that stands in the text above. Say precisely which one. Write the "
-    "question only.",
-    "Write one question that must be answered with the very words or figures of the text above. Write the question only.",
+    "Ask me for an exact name, number or wording.",
+    "Ask me for something that is stated precisely here.",
     NULL};
-static const char *const verbatim_openings[] = {"What exactly", "What is the exact", "Quote", "State precisely", "Which words", NULL};
+static const char *const verbatim_openings[] = {
+    "What exactly is the",
+    "What is the exact",
+    "State precisely the",
+    "Which words describe the",
+    "Quote what is said about the",
+    NULL};
 
 static const char *const none[] = {NULL};
 

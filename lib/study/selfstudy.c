@@ -321,7 +321,8 @@ static int asked(void *ctx, const struct cart_generation *g, struct cart_err *er
         return r;
     bool nothing = cart_speech_blank(j->message.data + j->opening_n, j->message.len - j->opening_n);
     cart_speech_clean_message(&j->message, g->finish == CART_FINISH_LENGTH);
-    if (nothing || j->message.len == 0)
+    /* A message of hardly more than its given words asks for nothing. */
+    if (nothing || j->message.len <= j->opening_n + 2)
         return finish(j, true);
     j->ask_finish = g->finish == CART_FINISH_STOP ? "stop" : "length";
     if ((r = stand_behind(j, j->item.context, j->item.context_span, err)) < 0)
