@@ -384,57 +384,58 @@ static void backward_narrow(const struct backward *b, size_t m, size_t R, size_t
 
     for (size_t i = 0; i < R; i++)
         memcpy(copy + i * WIDE, b->dx + (m + i) * b->lddx + k0, k * sizeof(float));
-    b->kernels->tile_backward(copy, WIDE, b->dy + m * b->lddy + n0, b->lddy, panel, rows, R);
+    b->kernels->tile_backward(copy, WIDE, b->dy + m * b->lddy + n0, b->lddy, panel, b->k_range, rows, R);
     for (size_t i = 0; i < R; i++)
         memcpy(b->dx + (m + i) * b->lddx + k0, copy + i * WIDE, k * sizeof(float));
 }
 
-/* Columns k0 .. k1 of rows n0 .. n0 + rows of W into panels [rows][64]. */
-static void widen_columns(const struct backward *b, float *panels, size_t n0, size_t rows, size_t k0, size_t k1)
+/* Columns k0 .. k1 of rows n0 .. n0 + rows of W into panel [rows][b->k_range], zeros up to a multiple of 64 columns. */
+static void widen_columns(const struct backward *b, float *panel, size_t n0, size_t rows, size_t k0, size_t k1)
 {
-    for (size_t n = 0; n < rows; n++) {
-        for (size_t k = k0; k < k1; k += 256) { /* 256: what every block size divides; four panels */
-            size_t count = min_size(k1 - k, 256);
-            float wide[256];
-            float *to = panels + (k - k0) * rows + n * WIDE;
+    size_t wide = round_up(k1 - k0, LANES), whole = round_up(k1 - k0, WIDE);
 
-            if (count <= WIDE) {
-                b->kernels->widen(b->w->dtype, row_of(b->w, n0 + n), k, count, to, LANES);
-                if (round_up(count, LANES) < WIDE)
-                    memset(to + round_up(count, LANES), 0, (WIDE - round_up(count, LANES)) * sizeof(float));
-                continue;
-            }
-            b->kernels->widen(b->w->dtype, row_of(b->w, n0 + n), k, count, wide, LANES);
-            if (count < 256)
-                memset(wide + round_up(count, LANES), 0, (256 - round_up(count, LANES)) * sizeof(float));
-            for (size_t i = 0; i < count; i += WIDE)
-                memcpy(to + i * rows, wide + i, WIDE * sizeof(float));
-        }
+    for (size_t n = 0; n < rows; n++, panel += b->k_range) {
+        b->kernels->widen(b->w->dtype, row_of(b->w, n0 + n), k0, k1 - k0, panel, LANES);
+        for (size_t k = wide; k < whole; k++)
+            panel[k] = 0;
     }
+}
+
+/* Asks for columns k0 .. k1 of rows n0 .. n1 of W in the second-level cache. */
+static void fetch_columns(const struct backward *b, size_t n0, size_t n1, size_t k0, size_t k1)
+{
+    const struct cart_dtype_info *info = cart_dtype_info(b->w->dtype);
+    size_t from = k0 / info->block * info->bytes, to = k1 / info->block * info->bytes;
+
+    for (size_t n = n0; n < n1; n++)
+        for (size_t at = from; at < to; at += 64)
+            __builtin_prefetch(row_of(b->w, n) + at, 0, 2);
 }
 
 static void backward_unit(void *ctx, size_t unit, size_t worker)
 {
     const struct backward *b = ctx;
-    float *panels = cart_pool_scratch(b->pool, worker);
+    float *panel = cart_pool_scratch(b->pool, worker);
     size_t k0 = unit % b->k_units * b->k_range, k1 = min_size(k0 + b->k_range, b->w->K);
     size_t m0 = unit / b->k_units * b->m_range, m1 = min_size(m0 + b->m_range, b->M);
+    /* Each tile asks for its share of the rows that are widened next. */
+    size_t share = ceil_div(BACKWARD_ROWS, ceil_div(m1 - m0, b->kernels->rows));
     size_t R;
 
     for (size_t n0 = 0; n0 < b->w->N; n0 += BACKWARD_ROWS) {
-        size_t rows = min_size(BACKWARD_ROWS, b->w->N - n0);
+        size_t rows = min_size(BACKWARD_ROWS, b->w->N - n0), next = n0 + rows;
 
-        widen_columns(b, panels, n0, rows, k0, k1);
+        widen_columns(b, panel, n0, rows, k0, k1);
         for (size_t m = m0; m < m1; m += R) {
             R = tile_rows(b->kernels, m1 - m, false);
+            fetch_columns(b, next, min_size(next + share, b->w->N), k0, k1);
+            next = min_size(next + share, b->w->N);
             for (size_t k = k0; k < k1; k += WIDE) {
-                const float *panel = panels + (k - k0) * rows;
-
                 if (k1 - k < WIDE)
-                    backward_narrow(b, m, R, n0, rows, k, panel);
+                    backward_narrow(b, m, R, n0, rows, k, panel + k - k0);
                 else
                     b->kernels->tile_backward(b->dx + m * b->lddx + k, b->lddx, b->dy + m * b->lddy + n0, b->lddy,
-                                              panel, rows, R);
+                                              panel + k - k0, b->k_range, rows, R);
             }
         }
     }

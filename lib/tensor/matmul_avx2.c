@@ -301,8 +301,8 @@ static void widen(int dtype, const void *row, size_t k0, size_t n, float *out, s
 
 /* --- backward ------------------------------------------------------------------------------------------------- */
 
-CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t n,
-                                      size_t R)
+CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t ldw,
+                                      size_t n, size_t R)
 {
     enum { VECTORS = 4 };
 
@@ -315,7 +315,7 @@ CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, s
 #pragma GCC unroll 4
             for (size_t v = 0; v < VECTORS; v++)
                 c[r][v] = _mm256_loadu_ps(dx + r * lddx + at + HALF * v);
-        for (size_t i = 0; i < n; i++, from += WIDE) {
+        for (size_t i = 0; i < n; i++, from += ldw) {
             __m256 a[ROWS];
 
 #pragma GCC unroll 3
@@ -339,17 +339,18 @@ CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, s
     }
 }
 
-static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t n, size_t R)
+static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t ldw,
+                          size_t n, size_t R)
 {
     switch (R) {
     case 1:
-        backward_rows(dx, lddx, dy, lddy, w, n, 1);
+        backward_rows(dx, lddx, dy, lddy, w, ldw, n, 1);
         break;
     case 2:
-        backward_rows(dx, lddx, dy, lddy, w, n, 2);
+        backward_rows(dx, lddx, dy, lddy, w, ldw, n, 2);
         break;
     default:
-        backward_rows(dx, lddx, dy, lddy, w, n, 3);
+        backward_rows(dx, lddx, dy, lddy, w, ldw, n, 3);
         break;
     }
 }

@@ -317,8 +317,8 @@ static void widen(int dtype, const void *row, size_t k0, size_t n, float *out, s
 
 /* --- backward ------------------------------------------------------------------------------------------------- */
 
-CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t n,
-                                      size_t R)
+CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t ldw,
+                                      size_t n, size_t R)
 {
     enum { VECTORS = WIDE / LANES };
     __m512 c[ROWS][VECTORS];
@@ -331,7 +331,7 @@ CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, s
         for (size_t v = 0; v < VECTORS; v++)
             c[r][v] = _mm512_loadu_ps(dx + r * lddx + LANES * v);
     }
-    for (size_t i = 0; i < n; i++, w += WIDE) {
+    for (size_t i = 0; i < n; i++, w += ldw) {
         __m512 b[VECTORS];
 
 #pragma GCC unroll 4
@@ -354,26 +354,27 @@ CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, s
             _mm512_storeu_ps(dx + r * lddx + LANES * v, c[r][v]);
 }
 
-static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t n, size_t R)
+static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t ldw,
+                          size_t n, size_t R)
 {
     switch (R) {
     case 1:
-        backward_rows(dx, lddx, dy, lddy, w, n, 1);
+        backward_rows(dx, lddx, dy, lddy, w, ldw, n, 1);
         break;
     case 2:
-        backward_rows(dx, lddx, dy, lddy, w, n, 2);
+        backward_rows(dx, lddx, dy, lddy, w, ldw, n, 2);
         break;
     case 3:
-        backward_rows(dx, lddx, dy, lddy, w, n, 3);
+        backward_rows(dx, lddx, dy, lddy, w, ldw, n, 3);
         break;
     case 4:
-        backward_rows(dx, lddx, dy, lddy, w, n, 4);
+        backward_rows(dx, lddx, dy, lddy, w, ldw, n, 4);
         break;
     case 5:
-        backward_rows(dx, lddx, dy, lddy, w, n, 5);
+        backward_rows(dx, lddx, dy, lddy, w, ldw, n, 5);
         break;
     default:
-        backward_rows(dx, lddx, dy, lddy, w, n, 6);
+        backward_rows(dx, lddx, dy, lddy, w, ldw, n, 6);
         break;
     }
 }

@@ -99,7 +99,8 @@ static void gemv(float *y, const float *x, const struct cart_rows *w)
     }
 }
 
-static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t n, size_t R)
+static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t ldw,
+                          size_t n, size_t R)
 {
     for (size_t r = 0; r < R; r++) {
         float c[WIDE];
@@ -109,7 +110,7 @@ static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, 
             float g = dy[r * lddy + i];
 
             for (size_t k = 0; k < WIDE; k++)
-                c[k] = fmaf(g, w[i * WIDE + k], c[k]);
+                c[k] = fmaf(g, w[i * ldw + k], c[k]);
         }
         memcpy(dx + r * lddx, c, sizeof c);
     }

@@ -7,7 +7,7 @@
  *   lanes  [R][4][16]     running lanes, where K is cut into pieces
  * The lane sums of a finished tile go to y, four columns wide. Backward. A tile is R rows by 64 columns of dx:
  *   dy     [R, n]         rows lddy apart, in place
- *   w      [n][64]        a panel: widened, zero beyond K
+ *   w      [n, 64]        widened, zero beyond K, rows ldw apart
  *   dx     [R, 64]        rows lddx apart, loaded first and stored last */
 #ifndef CART_TENSOR_MATMUL_KERNELS_H
 #define CART_TENSOR_MATMUL_KERNELS_H
@@ -60,7 +60,8 @@ struct cart_matmul_kernels {
     /* y [8] = the products of eight whole rows (k0 = 0) with one packed x [k16][16]. */
     void (*gemv)(float *y, const float *x, const struct cart_rows *w);
 
-    void (*tile_backward)(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t n, size_t R);
+    void (*tile_backward)(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t ldw, size_t n,
+                          size_t R);
 };
 
 extern const struct cart_matmul_kernels cart_matmul_kernels_generic;
