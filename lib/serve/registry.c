@@ -1,0 +1,566 @@
+#include "serve/registry.h"
+
+#include "base/buf.h"
+#include "engine/draft.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* What a file was when it was opened: equal, and it need not be opened again. */
+struct file_mark {
+    dev_t dev;
+    ino_t ino;
+    off_t size;
+    struct timespec modified, changed;
+};
+
+struct item {
+    char *name;
+    char *dir; /* the directory that it was found in, or NULL: added by hand */
+    struct cart_cartridge *cartridge;
+    struct cart_draft *draft;
+    uint64_t id;
+    size_t holders; /* the registry's name and stacks; guarded by the registry's lock */
+    struct file_mark mark;
+};
+
+/* Stacks outlive the registry: what they share with it is counted by itself. */
+struct shared {
+    pthread_mutex_t lock;
+    size_t holders; /* the registry and every stack */
+    uint64_t next_id, loads, refusals;
+};
+
+struct cart_registry {
+    const struct cart_model *m;
+    bool allow_other_weights;
+    struct item **items; /* [n] by name */
+    size_t n, cap;
+    struct shared *shared;
+};
+
+struct cart_stack_priv {
+    struct shared *shared;
+    struct item **items; /* [n] */
+    struct cart_stack_entry *entries;
+    const struct cart_kv_part **parts;
+    size_t holders; /* guarded by the lock */
+};
+
+int cart_registry_new(struct cart_registry **out, const struct cart_model *m, bool allow_other_weights,
+                      struct cart_err *err)
+{
+    struct cart_registry *r = calloc(1, sizeof *r);
+    struct shared *shared = calloc(1, sizeof *shared);
+
+    if (r == NULL || shared == NULL || pthread_mutex_init(&shared->lock, NULL) != 0) {
+        free(r);
+        free(shared);
+        return cart_err_memory(err, "a registry of cartridges", sizeof *r);
+    }
+    shared->holders = 1;
+    r->m = m;
+    r->allow_other_weights = allow_other_weights;
+    r->shared = shared;
+    *out = r;
+    return 0;
+}
+
+static void item_free(struct item *i)
+{
+    if (i == NULL)
+        return;
+    cart_cartridge_close(i->cartridge);
+    cart_draft_free(i->draft);
+    free(i->name);
+    free(i->dir);
+    free(i);
+}
+
+/* With the lock: the item if nobody holds it any more, to be freed after unlocking; else NULL. */
+static struct item *item_let_go(struct item *i)
+{
+    assert(i->holders > 0);
+    return --i->holders == 0 ? i : NULL;
+}
+
+static void unlock_and_let_go(struct shared *s)
+{
+    bool last = --s->holders == 0;
+
+    pthread_mutex_unlock(&s->lock);
+    if (last) {
+        pthread_mutex_destroy(&s->lock);
+        free(s);
+    }
+}
+
+void cart_registry_free(struct cart_registry *r)
+{
+    if (r == NULL)
+        return;
+    pthread_mutex_lock(&r->shared->lock);
+    for (size_t i = 0; i < r->n; i++)
+        r->items[i] = item_let_go(r->items[i]);
+    unlock_and_let_go(r->shared);
+    for (size_t i = 0; i < r->n; i++)
+        item_free(r->items[i]);
+    free(r->items);
+    free(r);
+}
+
+/* ---- names ---- */
+
+static bool is_name(const char *s, size_t n)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+
+    return n > 0 && n <= CART_CARTRIDGE_NAME_MAX && s[0] != '.' && strspn(s, letters) >= n;
+}
+
+/* With the lock: where the name is (true) or belongs. */
+static bool find(const struct cart_registry *r, const char *name, size_t *at)
+{
+    size_t low = 0;
+    size_t high = r->n;
+
+    while (low < high) {
+        size_t mid = low + (high - low) / 2;
+        int order = strcmp(r->items[mid]->name, name);
+        if (order == 0) {
+            *at = mid;
+            return true;
+        }
+        if (order < 0)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    *at = low;
+    return false;
+}
+
+/* ---- opening ---- */
+
+static int index_draft(struct item *i, size_t V, struct cart_err *err)
+{
+    const struct cart_cartridge *c = i->cartridge;
+    int r = 0;
+
+    if (c->n_draft == 0)
+        return 0;
+    if ((r = cart_draft_new(&i->draft, err)) < 0)
+        return r;
+    for (size_t k = 0; k < c->n_draft && r == 0; k++) {
+        uint32_t id = (uint32_t)c->draft[k];
+        if (c->draft[k] >= 0 && (uint64_t)c->draft[k] < V)
+            r = cart_draft_add(i->draft, &id, 1, err);
+    }
+    return r;
+}
+
+static int item_open(struct item **out, const struct cart_registry *r, const char *name, const char *dir,
+                     const char *path, char *warning, size_t warning_cap, struct cart_err *err)
+{
+    const struct cart_cartridge_options opt = {r->allow_other_weights};
+    struct item *i = calloc(1, sizeof *i);
+    struct stat st;
+    int code = 0;
+
+    if (i == NULL || (i->name = strdup(name)) == NULL || (dir != NULL && (i->dir = strdup(dir)) == NULL))
+        code = cart_err_memory(err, "a cartridge", sizeof *i);
+    /* The mark is taken first: a file that changes meanwhile is opened again next time. */
+    if (code == 0 && stat(path, &st) < 0)
+        code = cart_err_sys(err, "%s", path);
+    if (code == 0)
+        code = cart_cartridge_open(&i->cartridge, r->m, path, &opt, warning, warning_cap, err);
+    if (code == 0)
+        code = index_draft(i, r->m->V, err);
+    if (code < 0) {
+        item_free(i);
+        return code;
+    }
+    i->mark = (struct file_mark){st.st_dev, st.st_ino, st.st_size, st.st_mtim, st.st_ctim};
+    i->holders = 1;
+    *out = i;
+    return 0;
+}
+
+/* Gives the item its name, in place of who had it. */
+static int publish(struct cart_registry *r, struct item *item, struct cart_err *err)
+{
+    struct item *gone = NULL;
+    size_t at;
+    int code = 0;
+
+    pthread_mutex_lock(&r->shared->lock);
+    item->id = ++r->shared->next_id;
+    if (find(r, item->name, &at)) {
+        gone = item_let_go(r->items[at]);
+        r->items[at] = item;
+    } else {
+        void *items = r->items;
+        code = cart_array_reserve(&items, &r->cap, r->n + 1, sizeof *r->items, err);
+        r->items = items;
+        if (code == 0) {
+            memmove(r->items + at + 1, r->items + at, (r->n - at) * sizeof(struct item *));
+            r->items[at] = item;
+            r->n++;
+        }
+    }
+    r->shared->loads += code == 0;
+    pthread_mutex_unlock(&r->shared->lock);
+    item_free(gone);
+    if (code < 0)
+        item_free(item);
+    return code;
+}
+
+static int add(struct cart_registry *r, const char *name, const char *dir, const char *path, char *warning,
+               size_t warning_cap, struct cart_err *err)
+{
+    struct item *item = NULL;
+
+    if (warning != NULL)
+        warning[0] = '\0';
+    int code = item_open(&item, r, name, dir, path, warning, warning_cap, err);
+    if (code == 0)
+        return publish(r, item, err);
+    pthread_mutex_lock(&r->shared->lock);
+    r->shared->refusals++;
+    pthread_mutex_unlock(&r->shared->lock);
+    return code;
+}
+
+int cart_registry_add(struct cart_registry *r, const char *name, const char *path, char *warning, size_t warning_cap,
+                      struct cart_err *err)
+{
+    char shown[64];
+
+    if (!is_name(name, strlen(name)))
+        return cart_err_set(err, CART_EUSAGE, "cartridge name \"%s\": expected 1 to %zu of A-Z a-z 0-9 . _ -",
+                            cart_err_escape(shown, sizeof shown, name, strlen(name)), CART_CARTRIDGE_NAME_MAX);
+    return add(r, name, NULL, path, warning, warning_cap, err);
+}
+
+static struct item *remove_at(struct cart_registry *r, size_t at)
+{
+    struct item *gone = item_let_go(r->items[at]);
+
+    memmove(r->items + at, r->items + at + 1, (--r->n - at) * sizeof(struct item *));
+    return gone;
+}
+
+int cart_registry_drop(struct cart_registry *r, const char *name, struct cart_err *err)
+{
+    struct item *gone = NULL;
+    char shown[64];
+    size_t at;
+
+    pthread_mutex_lock(&r->shared->lock);
+    bool found = find(r, name, &at);
+    if (found)
+        gone = remove_at(r, at);
+    pthread_mutex_unlock(&r->shared->lock);
+    item_free(gone);
+    if (!found)
+        return cart_err_set(err, CART_EUSAGE, "no cartridge is named \"%s\"",
+                            cart_err_escape(shown, sizeof shown, name, strlen(name)));
+    return 0;
+}
+
+/* ---- a directory ---- */
+
+struct names {
+    char **list; /* file names, sorted */
+    size_t n, cap;
+};
+
+static void names_release(struct names *names)
+{
+    for (size_t i = 0; i < names->n; i++)
+        free(names->list[i]);
+    free(names->list);
+}
+
+static int by_text(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* Length of NAME in NAME.cartridge.safetensors or NAME.safetensors; 0: the file is none of ours. */
+static size_t stem(const char *file)
+{
+    static const char *const ends[] = {".cartridge.safetensors", ".safetensors"};
+    size_t n = strlen(file);
+
+    for (size_t i = 0; i < CART_COUNTOF(ends); i++) {
+        size_t k = strlen(ends[i]);
+        if (n > k && strcmp(file + n - k, ends[i]) == 0)
+            return is_name(file, n - k) ? n - k : 0;
+    }
+    return 0;
+}
+
+static int names_read(struct names *names, const char *dir, struct cart_err *err)
+{
+    DIR *d = opendir(dir);
+    int r = 0;
+
+    if (d == NULL)
+        return cart_err_sys(err, "%s", dir);
+    for (;;) {
+        errno = 0;
+        const struct dirent *e = readdir(d);
+        if (e == NULL) {
+            r = errno != 0 ? cart_err_sys(err, "%s", dir) : 0;
+            break;
+        }
+        if (stem(e->d_name) == 0)
+            continue;
+        void *list = names->list;
+        r = cart_array_reserve(&list, &names->cap, names->n + 1, sizeof *names->list, err);
+        names->list = list;
+        if (r == 0 && (names->list[names->n] = strdup(e->d_name)) == NULL)
+            r = cart_err_memory(err, "the names of a directory", 0);
+        if (r < 0)
+            break;
+        names->n++;
+    }
+    closedir(d);
+    if (names->n > 0)
+        qsort(names->list, names->n, sizeof *names->list, by_text);
+    return r;
+}
+
+enum standing { NEW, UNCHANGED, NAMED_BY_HAND };
+
+static enum standing standing(struct cart_registry *r, const char *name, const char *dir, const struct stat *st)
+{
+    enum standing s = NEW;
+    size_t at;
+
+    pthread_mutex_lock(&r->shared->lock);
+    if (find(r, name, &at)) {
+        const struct item *i = r->items[at];
+        const struct file_mark *m = &i->mark;
+        if (i->dir == NULL)
+            s = NAMED_BY_HAND;
+        else if (strcmp(i->dir, dir) == 0 && m->dev == st->st_dev && m->ino == st->st_ino && m->size == st->st_size &&
+                 m->modified.tv_sec == st->st_mtim.tv_sec && m->modified.tv_nsec == st->st_mtim.tv_nsec &&
+                 m->changed.tv_sec == st->st_ctim.tv_sec && m->changed.tv_nsec == st->st_ctim.tv_nsec)
+            s = UNCHANGED;
+    }
+    pthread_mutex_unlock(&r->shared->lock);
+    return s;
+}
+
+static int load_file(struct cart_registry *r, const char *dir, const char *file, cart_registry_report_fn *report,
+                     void *ctx, struct cart_err *err)
+{
+    struct cart_buf path = CART_BUF_INIT;
+    struct cart_err why = {0};
+    char name[CART_CARTRIDGE_NAME_MAX + 1];
+    char warning[512] = "";
+    size_t n = stem(file);
+    struct stat st;
+    int code = cart_buf_addf(&path, err, "%s/%s", dir, file);
+
+    memcpy(name, file, n);
+    name[n] = '\0';
+    if (code == 0 && stat(path.data, &st) == 0 && S_ISREG(st.st_mode) && standing(r, name, dir, &st) == NEW) {
+        int opened = add(r, name, dir, path.data, warning, sizeof warning, &why);
+        if (report != NULL)
+            report(ctx, name, warning, opened < 0 ? &why : NULL);
+    }
+    cart_buf_release(&path);
+    return code;
+}
+
+/* Cartridges of the directory whose file is gone lose their names. */
+static void drop_missing(struct cart_registry *r, const char *dir, const struct names *names)
+{
+    for (size_t i = 0;;) {
+        struct item *gone = NULL;
+        pthread_mutex_lock(&r->shared->lock);
+        bool more = i < r->n;
+        bool here = !more || r->items[i]->dir == NULL || strcmp(r->items[i]->dir, dir) != 0;
+        for (size_t k = 0; !here && k < names->n; k++) {
+            size_t n = stem(names->list[k]);
+            here = strncmp(r->items[i]->name, names->list[k], n) == 0 && r->items[i]->name[n] == '\0';
+        }
+        if (more && !here)
+            gone = remove_at(r, i);
+        pthread_mutex_unlock(&r->shared->lock);
+        item_free(gone);
+        if (!more)
+            return;
+        i += here;
+    }
+}
+
+int cart_registry_load(struct cart_registry *r, const char *dir, cart_registry_report_fn *report, void *ctx,
+                       struct cart_err *err)
+{
+    struct names names = {NULL, 0, 0};
+    int code = names_read(&names, dir, err);
+
+    if (code == 0)
+        drop_missing(r, dir, &names);
+    for (size_t i = 0; i < names.n && code == 0; i++) {
+        /* Of two files for one name the first in order counts. */
+        size_t n = stem(names.list[i]);
+        if (i == 0 || stem(names.list[i - 1]) != n || strncmp(names.list[i - 1], names.list[i], n) != 0)
+            code = load_file(r, dir, names.list[i], report, ctx, err);
+    }
+    names_release(&names);
+    return code;
+}
+
+/* ---- stacks ---- */
+
+static void stack_free(struct cart_stack *s)
+{
+    if (s == NULL)
+        return;
+    if (s->priv != NULL) {
+        free(s->priv->items);
+        free(s->priv->entries);
+        free(s->priv->parts);
+    }
+    free(s->priv);
+    free(s);
+}
+
+static struct cart_stack *stack_new(size_t n)
+{
+    struct cart_stack *s = calloc(1, sizeof *s);
+    size_t room = n > 0 ? n : 1;
+
+    if (s == NULL || (s->priv = calloc(1, sizeof *s->priv)) == NULL) {
+        stack_free(s);
+        return NULL;
+    }
+    s->priv->items = calloc(room, sizeof *s->priv->items);
+    s->priv->entries = calloc(room, sizeof *s->priv->entries);
+    s->priv->parts = calloc(2 * room, sizeof *s->priv->parts);
+    if (s->priv->items == NULL || s->priv->entries == NULL || s->priv->parts == NULL) {
+        stack_free(s);
+        return NULL;
+    }
+    s->n = n;
+    s->entries = s->priv->entries;
+    s->parts = s->priv->parts;
+    s->priv->holders = 1;
+    return s;
+}
+
+/* With the lock: the i-th cartridge of the stack. */
+static void stack_put(struct cart_stack *s, size_t i, struct item *item)
+{
+    const struct cart_cartridge *c = item->cartridge;
+
+    item->holders++;
+    s->priv->items[i] = item;
+    s->priv->entries[i] = (struct cart_stack_entry){item->name, c, item->id, item->draft};
+    s->rows += c->p; /* at most CART_CARTRIDGE_MAX_P each */
+    s->n_parts += cart_cartridge_parts(&c, 1, s->priv->parts + s->n_parts);
+}
+
+int cart_stack_acquire(struct cart_stack **out, struct cart_registry *r, const char *const *names, size_t n,
+                       size_t *missing, struct cart_err *err)
+{
+    size_t bad = SIZE_MAX;
+    char shown[64];
+
+    if (n > CART_STACK_MAX)
+        return cart_err_set(err, CART_EUSAGE, "%zu cartridges: expected at most %zu", n, CART_STACK_MAX);
+    struct cart_stack *s = stack_new(n);
+    if (s == NULL)
+        return cart_err_memory(err, "a list of cartridges", 0);
+    pthread_mutex_lock(&r->shared->lock);
+    for (size_t i = 0; i < n && bad == SIZE_MAX; i++) {
+        size_t at;
+        bad = find(r, names[i], &at) ? SIZE_MAX : i;
+    }
+    for (size_t i = 0; i < n && bad == SIZE_MAX; i++) {
+        size_t at;
+        if (find(r, names[i], &at))
+            stack_put(s, i, r->items[at]);
+    }
+    if (bad == SIZE_MAX) {
+        r->shared->holders++;
+        s->priv->shared = r->shared;
+    }
+    pthread_mutex_unlock(&r->shared->lock);
+    if (bad != SIZE_MAX) {
+        stack_free(s);
+        if (missing != NULL)
+            *missing = bad;
+        return cart_err_set(err, CART_EUSAGE, "no cartridge is named \"%s\"",
+                            cart_err_escape(shown, sizeof shown, names[bad], strlen(names[bad])));
+    }
+    *out = s;
+    return 0;
+}
+
+int cart_stack_acquire_all(struct cart_stack **out, struct cart_registry *r, struct cart_err *err)
+{
+    pthread_mutex_lock(&r->shared->lock);
+    struct cart_stack *s = stack_new(r->n);
+    for (size_t i = 0; s != NULL && i < r->n; i++)
+        stack_put(s, i, r->items[i]);
+    if (s != NULL) {
+        r->shared->holders++;
+        s->priv->shared = r->shared;
+    }
+    pthread_mutex_unlock(&r->shared->lock);
+    if (s == NULL)
+        return cart_err_memory(err, "a list of cartridges", 0);
+    *out = s;
+    return 0;
+}
+
+void cart_stack_hold(struct cart_stack *s)
+{
+    pthread_mutex_lock(&s->priv->shared->lock);
+    s->priv->holders++;
+    pthread_mutex_unlock(&s->priv->shared->lock);
+}
+
+void cart_stack_release(struct cart_stack *s)
+{
+    if (s == NULL)
+        return;
+    struct shared *shared = s->priv->shared;
+    pthread_mutex_lock(&shared->lock);
+    if (--s->priv->holders > 0) {
+        pthread_mutex_unlock(&shared->lock);
+        return;
+    }
+    for (size_t i = 0; i < s->n; i++)
+        s->priv->items[i] = item_let_go(s->priv->items[i]);
+    unlock_and_let_go(shared);
+    for (size_t i = 0; i < s->n; i++)
+        item_free(s->priv->items[i]);
+    stack_free(s);
+}
+
+struct cart_registry_counts cart_registry_counts(struct cart_registry *r)
+{
+    struct cart_registry_counts c = {0};
+
+    pthread_mutex_lock(&r->shared->lock);
+    c.cartridges = r->n;
+    for (size_t i = 0; i < r->n; i++)
+        c.bytes += r->items[i]->cartridge->row_bytes;
+    c.loads = r->shared->loads;
+    c.refusals = r->shared->refusals;
+    pthread_mutex_unlock(&r->shared->lock);
+    return c;
+}
