@@ -4,6 +4,13 @@
 
 #define LANES_TILE 1
 
+/* Sanitizers look at every access to the arrays: inlined many times over, these would take minutes to compile. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define LANES_INLINE static __attribute__((noinline, unused))
+#else
+#define LANES_INLINE CART_ALWAYS_INLINE
+#endif
+
 struct lanes {
     float x[LANES];
 };
@@ -20,104 +27,104 @@ struct dlanes {
         r.x[i] = (expr);               \
     return r
 
-CART_ALWAYS_INLINE struct lanes lanes_set(float x)
+LANES_INLINE struct lanes lanes_set(float x)
 {
     LANES_EACH(x);
 }
 
-CART_ALWAYS_INLINE void lanes_pin(struct lanes *a)
+LANES_INLINE void lanes_pin(struct lanes *a)
 {
     (void)a;
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_load(const float *p)
+LANES_INLINE struct lanes lanes_load(const float *p)
 {
     LANES_EACH(p[i]);
 }
 
-CART_ALWAYS_INLINE void lanes_store(float *p, struct lanes a)
+LANES_INLINE void lanes_store(float *p, struct lanes a)
 {
     for (int i = 0; i < LANES; i++)
         p[i] = a.x[i];
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_load_n(const float *p, size_t n)
+LANES_INLINE struct lanes lanes_load_n(const float *p, size_t n)
 {
     LANES_EACH((size_t)i < n ? p[i] : 0.0f);
 }
 
-CART_ALWAYS_INLINE void lanes_store_n(float *p, struct lanes a, size_t n)
+LANES_INLINE void lanes_store_n(float *p, struct lanes a, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         p[i] = a.x[i];
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_load_f16(const uint16_t *p)
+LANES_INLINE struct lanes lanes_load_f16(const uint16_t *p)
 {
     LANES_EACH(cart_f16_to_f32(p[i]));
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_load_bf16(const uint16_t *p)
+LANES_INLINE struct lanes lanes_load_bf16(const uint16_t *p)
 {
     LANES_EACH(cart_bf16_to_f32(p[i]));
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_add(struct lanes a, struct lanes b)
+LANES_INLINE struct lanes lanes_add(struct lanes a, struct lanes b)
 {
     LANES_EACH(a.x[i] + b.x[i]);
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_sub(struct lanes a, struct lanes b)
+LANES_INLINE struct lanes lanes_sub(struct lanes a, struct lanes b)
 {
     LANES_EACH(a.x[i] - b.x[i]);
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_mul(struct lanes a, struct lanes b)
+LANES_INLINE struct lanes lanes_mul(struct lanes a, struct lanes b)
 {
     LANES_EACH(a.x[i] * b.x[i]);
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_div(struct lanes a, struct lanes b)
+LANES_INLINE struct lanes lanes_div(struct lanes a, struct lanes b)
 {
     LANES_EACH(a.x[i] / b.x[i]);
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_fma(struct lanes a, struct lanes b, struct lanes c)
+LANES_INLINE struct lanes lanes_fma(struct lanes a, struct lanes b, struct lanes c)
 {
     LANES_EACH(__builtin_fmaf(a.x[i], b.x[i], c.x[i]));
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_negate(struct lanes a)
+LANES_INLINE struct lanes lanes_negate(struct lanes a)
 {
     LANES_EACH(-a.x[i]);
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_max(struct lanes a, struct lanes b)
+LANES_INLINE struct lanes lanes_max(struct lanes a, struct lanes b)
 {
     LANES_EACH(a.x[i] > b.x[i] ? a.x[i] : b.x[i]);
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_keep(struct lanes a, size_t lo, size_t hi, float fill)
+LANES_INLINE struct lanes lanes_keep(struct lanes a, size_t lo, size_t hi, float fill)
 {
     LANES_EACH((size_t)i >= lo && (size_t)i < hi ? a.x[i] : fill);
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_zero_below(struct lanes x, float bound, struct lanes a)
+LANES_INLINE struct lanes lanes_zero_below(struct lanes x, float bound, struct lanes a)
 {
     LANES_EACH(x.x[i] < bound ? 0.0f : a.x[i]);
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_if_above(struct lanes x, float bound, struct lanes a, struct lanes b)
+LANES_INLINE struct lanes lanes_if_above(struct lanes x, float bound, struct lanes a, struct lanes b)
 {
     LANES_EACH(x.x[i] > bound ? a.x[i] : b.x[i]);
 }
 
-CART_ALWAYS_INLINE struct lanes lanes_power2(struct lanes t, uint32_t one)
+LANES_INLINE struct lanes lanes_power2(struct lanes t, uint32_t one)
 {
     LANES_EACH(expf_from_bits((expf_to_bits(t.x[i]) << 23) + one));
 }
 
-CART_ALWAYS_INLINE unsigned lanes_not_le(struct lanes a, struct lanes b)
+LANES_INLINE unsigned lanes_not_le(struct lanes a, struct lanes b)
 {
     unsigned mask = 0;
 
@@ -126,7 +133,7 @@ CART_ALWAYS_INLINE unsigned lanes_not_le(struct lanes a, struct lanes b)
     return mask;
 }
 
-CART_ALWAYS_INLINE unsigned lanes_equal(struct lanes a, struct lanes b)
+LANES_INLINE unsigned lanes_equal(struct lanes a, struct lanes b)
 {
     unsigned mask = 0;
 
@@ -135,7 +142,7 @@ CART_ALWAYS_INLINE unsigned lanes_equal(struct lanes a, struct lanes b)
     return mask;
 }
 
-CART_ALWAYS_INLINE float lanes_sum(struct lanes a)
+LANES_INLINE float lanes_sum(struct lanes a)
 {
     for (int half = LANES / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
@@ -143,33 +150,33 @@ CART_ALWAYS_INLINE float lanes_sum(struct lanes a)
     return a.x[0];
 }
 
-CART_ALWAYS_INLINE float lanes_top(struct lanes a)
+LANES_INLINE float lanes_top(struct lanes a)
 {
     for (int i = 1; i < LANES; i++)
         a.x[0] = a.x[i] > a.x[0] ? a.x[i] : a.x[0];
     return a.x[0];
 }
 
-CART_ALWAYS_INLINE struct dlanes dlanes_zero(void)
+LANES_INLINE struct dlanes dlanes_zero(void)
 {
     return (struct dlanes){{0}};
 }
 
-CART_ALWAYS_INLINE struct dlanes dlanes_fma(struct lanes a, struct lanes b, struct dlanes c)
+LANES_INLINE struct dlanes dlanes_fma(struct lanes a, struct lanes b, struct dlanes c)
 {
     for (int i = 0; i < LANES; i++)
         c.x[i] = __builtin_fma((double)a.x[i], (double)b.x[i], c.x[i]);
     return c;
 }
 
-CART_ALWAYS_INLINE struct dlanes dlanes_add(struct dlanes c, struct lanes a)
+LANES_INLINE struct dlanes dlanes_add(struct dlanes c, struct lanes a)
 {
     for (int i = 0; i < LANES; i++)
         c.x[i] += (double)a.x[i];
     return c;
 }
 
-CART_ALWAYS_INLINE double dlanes_sum(struct dlanes c)
+LANES_INLINE double dlanes_sum(struct dlanes c)
 {
     for (int half = LANES / 2; half > 0; half /= 2)
         for (int i = 0; i < half; i++)
@@ -177,7 +184,7 @@ CART_ALWAYS_INLINE double dlanes_sum(struct dlanes c)
     return c.x[0];
 }
 
-CART_ALWAYS_INLINE void lanes_transpose(const struct lanes in[LANES], float *out, size_t ldo)
+LANES_INLINE void lanes_transpose(const struct lanes in[LANES], float *out, size_t ldo)
 {
     for (int i = 0; i < LANES; i++)
         for (int d = 0; d < LANES; d++)
