@@ -14,14 +14,16 @@
 #endif
 
 #define ARENA_ALIGN ((size_t)64)
-/* An unused line between neighbours in every build, so that a layout measures the same with and without ASan. */
+/* An unused line between neighbours in every build, so that a layout measures the same with and
+ * without ASan. */
 #define ARENA_GAP ARENA_ALIGN
 
 /* Bytes that n elements take: rounded up to the alignment, and the gap. */
 static bool footprint(size_t n, size_t size, size_t *out)
 {
     size_t bytes;
-    if (!cart_size_mul(n, size, &bytes) || !cart_size_add(bytes, ARENA_ALIGN - 1 + ARENA_GAP, &bytes))
+    if (!cart_size_mul(n, size, &bytes) ||
+        !cart_size_add(bytes, ARENA_ALIGN - 1 + ARENA_GAP, &bytes))
         return false;
     *out = bytes & ~(ARENA_ALIGN - 1);
     return true;

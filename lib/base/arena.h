@@ -1,6 +1,7 @@
-/* Measure, then allocate. A layout function pushes every array it needs. Run on an empty arena the pushes only
- * count (and return NULL); after cart_arena_reserve(&a, a.used, &err) the same function runs again and hands out
- * zeroed, 64-byte aligned memory. One arena per lifetime; not thread-safe; gaps are poisoned under ASan. */
+/* Measure, then allocate. A layout function pushes every array it needs. Run on an empty arena the
+ * pushes only count (and return NULL); after cart_arena_reserve(&a, a.used, &err) the same function
+ * runs again and hands out zeroed, 64-byte aligned memory. One arena per lifetime; not thread-safe;
+ * gaps are poisoned under ASan. */
 #ifndef CART_BASE_ARENA_H
 #define CART_BASE_ARENA_H
 
@@ -13,12 +14,17 @@ struct cart_arena {
     bool overflow;       /* a size wrapped while measuring: reserve then fails */
 };
 
-#define CART_ARENA_INIT {NULL, 0, 0, false}
+#define CART_ARENA_INIT                                                                            \
+    {                                                                                              \
+        NULL, 0, 0, false                                                                          \
+    }
 
-/* n elements of size bytes. NULL while measuring. Pushing more than was measured is a bug (asserts). */
+/* n elements of size bytes. NULL while measuring. Pushing more than was measured is a bug
+ * (asserts). */
 void *cart_arena_push(struct cart_arena *a, size_t n, size_t size);
 
-/* Allocates bytes (zeroed pages from the system) and resets used to 0. The arena must be empty (base NULL). */
+/* Allocates bytes (zeroed pages from the system) and resets used to 0. The arena must be empty
+ * (base NULL). */
 int cart_arena_reserve(struct cart_arena *a, size_t bytes, struct cart_err *err) CART_MUST_USE;
 
 /* Forgets what was pushed, keeps the memory (contents unspecified). */

@@ -10,7 +10,8 @@
 #define CART_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 #define CART_COUNTOF(a) (sizeof(a) / sizeof((a)[0]))
 
-/* Each writes the exact result and returns true, or returns false on overflow (*out is then unspecified). */
+/* Each writes the exact result and returns true, or returns false on overflow (*out is then
+ * unspecified). */
 static inline bool cart_size_add(size_t a, size_t b, size_t *out)
 {
     return !__builtin_add_overflow(a, b, out);

@@ -25,7 +25,8 @@ struct features {
 };
 
 #if defined(__x86_64__)
-/* Which register states the system saves (XCR0): a CPU flag alone does not mean that the registers survive. */
+/* Which register states the system saves (XCR0): a CPU flag alone does not mean that the registers
+ * survive. */
 static unsigned saved_states(void)
 {
     unsigned low;
@@ -69,7 +70,9 @@ static struct features detect(void)
 int cart_cpu_init(struct cart_err *err)
 {
     struct features f = detect();
-    enum cart_cpu_path best = f.avx512 ? CART_CPU_AVX512 : f.avx2 ? CART_CPU_AVX2 : CART_CPU_GENERIC;
+    enum cart_cpu_path best = f.avx512 ? CART_CPU_AVX512
+                              : f.avx2 ? CART_CPU_AVX2
+                                       : CART_CPU_GENERIC;
     enum cart_cpu_path chosen = best;
     const char *wish = getenv("CART_CPU");
     if (wish && strcmp(wish, "baseline") == 0) {
@@ -82,12 +85,15 @@ int cart_cpu_init(struct cart_err *err)
         char shown[64];
         cart_err_escape(shown, sizeof shown, wish, strlen(wish));
         if (i == CART_COUNTOF(names))
-            return cart_err_set(err, CART_EUSAGE, "CART_CPU: expected generic, avx2, avx512 or baseline, found %s",
+            return cart_err_set(err, CART_EUSAGE,
+                                "CART_CPU: expected generic, avx2, avx512 or baseline, found %s",
                                 shown);
         chosen = (enum cart_cpu_path)i;
         if (chosen > best)
-            return cart_err_set(err, CART_EUSAGE, "CART_CPU: expected a path that this CPU has (%s at most), found %s",
-                                names[best], shown);
+            return cart_err_set(
+                err, CART_EUSAGE,
+                "CART_CPU: expected a path that this CPU has (%s at most), found %s", names[best],
+                shown);
     }
     path = chosen;
     fma_on = f.fma;
@@ -124,7 +130,8 @@ static size_t affinity_count(void)
     return n > 0 ? (size_t)n : 1;
 }
 
-/* Whole CPUs that a quota of so many microseconds per period is worth, rounded up; limit if there is none. */
+/* Whole CPUs that a quota of so many microseconds per period is worth, rounded up; limit if there
+ * is none. */
 static size_t apply_quota(size_t limit, double quota, double period)
 {
     if (!(quota > 0) || !(period > 0))

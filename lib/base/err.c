@@ -36,7 +36,8 @@ int cart_err_sys(struct cart_err *err, const char *fmt, ...)
     va_end(ap);
     put_errno_text(why, sizeof why, sys);
     /* The reason is what the reader needs most: a long name gives way to it. */
-    snprintf(err->msg, sizeof err->msg, "%.*s: %s", (int)(sizeof err->msg - sizeof why - 3), what, why);
+    snprintf(err->msg, sizeof err->msg, "%.*s: %s", (int)(sizeof err->msg - sizeof why - 3), what,
+             why);
     err->code = CART_ESYS;
     err->sys = sys;
     return CART_ESYS;
@@ -64,7 +65,8 @@ int cart_err_wrap(struct cart_err *err, int code, const char *fmt, ...)
     va_end(ap);
     size_t need = strlen(inner) + 3;
     size_t room = need < sizeof err->msg / 2 ? sizeof err->msg - need : sizeof err->msg / 2;
-    snprintf(err->msg, sizeof err->msg, "%.*s: %.*s", (int)room, context, (int)(sizeof err->msg - 3), inner);
+    snprintf(err->msg, sizeof err->msg, "%.*s: %.*s", (int)room, context,
+             (int)(sizeof err->msg - 3), inner);
     err->code = code;
     return code;
 }
@@ -93,7 +95,10 @@ static size_t utf8_length(const unsigned char *s, size_t n)
 {
     if (s[0] < 0x80)
         return 1;
-    size_t len = s[0] >= 0xc2 && s[0] <= 0xdf ? 2 : (s[0] & 0xf0) == 0xe0 ? 3 : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4 : 0;
+    size_t len = s[0] >= 0xc2 && s[0] <= 0xdf   ? 2
+                 : (s[0] & 0xf0) == 0xe0        ? 3
+                 : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4
+                                                : 0;
     if (len == 0 || len > n)
         return 0;
     for (size_t i = 1; i < len; i++)
@@ -104,7 +109,8 @@ static size_t utf8_length(const unsigned char *s, size_t n)
     return overlong || outside ? 0 : len;
 }
 
-/* A control character would move the cursor of the terminal that shows the message: C0, DEL, and C1 as UTF-8. */
+/* A control character would move the cursor of the terminal that shows the message: C0, DEL, and C1
+ * as UTF-8. */
 static bool is_control(const unsigned char *s, size_t len)
 {
     return (len == 1 && (s[0] < 0x20 || s[0] == 0x7f)) || (len == 2 && s[0] == 0xc2 && s[1] < 0xa0);

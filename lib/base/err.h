@@ -1,7 +1,8 @@
-/* How a failure travels: every function of lib/ that can fail returns 0 (or a count >= 0) or one of the
- * negative codes below, and describes the failure in a caller-owned struct cart_err (which may be NULL).
- * The message is a part of one sentence: no newline, no program name, "thing: part: expected X, found Y".
- * lib/ never prints, exits, or aborts on data; a tool turns the code into its exit status in one place. */
+/* How a failure travels: every function of lib/ that can fail returns 0 (or a count >= 0) or one of
+ * the negative codes below, and describes the failure in a caller-owned struct cart_err (which may
+ * be NULL). The message is a part of one sentence: no newline, no program name, "thing: part:
+ * expected X, found Y". lib/ never prints, exits, or aborts on data; a tool turns the code into its
+ * exit status in one place. */
 #ifndef CART_BASE_ERR_H
 #define CART_BASE_ERR_H
 
@@ -25,13 +26,15 @@ struct cart_err {
     char msg[512]; /* always terminated; cut at the end if too long */
 };
 
-/* Fill err (if not NULL) and return code, so that callers write: return cart_err_set(err, CART_EFORMAT, ...); */
+/* Fill err (if not NULL) and return code, so that callers write: return cart_err_set(err,
+ * CART_EFORMAT, ...); */
 int cart_err_set(struct cart_err *err, int code, const char *fmt, ...) CART_PRINTF(3, 4);
 
 /* As above with CART_ESYS and errno's text appended after ": ". */
 int cart_err_sys(struct cart_err *err, const char *fmt, ...) CART_PRINTF(2, 3);
 
-/* The one message for a failed allocation. what names the thing that did not fit; bytes may be 0 if unknown. */
+/* The one message for a failed allocation. what names the thing that did not fit; bytes may be 0 if
+ * unknown. */
 int cart_err_memory(struct cart_err *err, const char *what, size_t bytes);
 
 /* Put "context: " in front of the message; returns code unchanged. */
@@ -40,8 +43,8 @@ int cart_err_wrap(struct cart_err *err, int code, const char *fmt, ...) CART_PRI
 /* The exit status that cart(7) documents for a code. */
 int cart_err_status(int code);
 
-/* Copies at most cap-1 bytes of outside text into out, control and non-UTF-8 bytes as \xNN, an ellipsis where
- * it was cut; for names inside messages. Returns out. */
+/* Copies at most cap-1 bytes of outside text into out, control and non-UTF-8 bytes as \xNN, an
+ * ellipsis where it was cut; for names inside messages. Returns out. */
 char *cart_err_escape(char *out, size_t cap, const char *text, size_t n);
 
 #endif

@@ -13,7 +13,8 @@ static void note(int sig)
     signal(SIGTERM, SIG_DFL);
 }
 
-/* A signal that is ignored, as INT is for background jobs of a shell and under nohup, stays ignored. */
+/* A signal that is ignored, as INT is for background jobs of a shell and under nohup, stays
+ * ignored. */
 static void catch_unless_ignored(int sig)
 {
     struct sigaction sa;

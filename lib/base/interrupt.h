@@ -1,4 +1,5 @@
-/* INT and TERM: the first asks the running loop to stop at its next safe point, the second kills at once. */
+/* INT and TERM: the first asks the running loop to stop at its next safe point, the second kills at
+ * once. */
 #ifndef CART_BASE_INTERRUPT_H
 #define CART_BASE_INTERRUPT_H
 
@@ -6,7 +7,8 @@
 
 void cart_interrupt_install(void); /* for tools with state to save; the others die by the signal */
 bool cart_interrupted(void);
-/* Restores the default action and raises the signal that came, so that the shell sees it; returns only if none came. */
+/* Restores the default action and raises the signal that came, so that the shell sees it; returns
+ * only if none came. */
 void cart_interrupt_die(void);
 
 #endif

@@ -40,7 +40,8 @@ int cart_io_read(int fd, void *out, size_t n, const char *name, struct cart_err 
         return 1;
     if (done == 0)
         return 0;
-    return cart_err_set(err, CART_ETRUNC, "%s: ends early: expected %zu bytes, found %zu", name, n, done);
+    return cart_err_set(err, CART_ETRUNC, "%s: ends early: expected %zu bytes, found %zu", name, n,
+                        done);
 }
 
 int cart_io_write(int fd, const void *bytes, size_t n, const char *name, struct cart_err *err)
@@ -58,7 +59,8 @@ int cart_io_write(int fd, const void *bytes, size_t n, const char *name, struct 
     return 0;
 }
 
-static int slurp_fd(int fd, const char *name, size_t limit, struct cart_buf *b, struct cart_err *err)
+static int slurp_fd(int fd, const char *name, size_t limit, struct cart_buf *b,
+                    struct cart_err *err)
 {
     size_t start = b->len;
     for (;;) {
@@ -77,7 +79,8 @@ static int slurp_fd(int fd, const char *name, size_t limit, struct cart_buf *b, 
         if (got == 0)
             return 0;
         if (b->len - start > limit)
-            return cart_err_set(err, CART_EFORMAT, "%s: expected at most %zu bytes, found more", name, limit);
+            return cart_err_set(err, CART_EFORMAT, "%s: expected at most %zu bytes, found more",
+                                name, limit);
     }
 }
 
@@ -152,7 +155,8 @@ static int sync_parent(const char *path, struct cart_err *err)
         return cart_err_memory(err, path, 0);
     int r = 0;
     int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* Some file systems cannot sync a directory and say EINVAL; there is nothing more to do on them. */
+    /* Some file systems cannot sync a directory and say EINVAL; there is nothing more to do on
+     * them. */
     if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL && errno != ENOTSUP))
         r = cart_err_sys(err, "%s: syncing its directory", path);
     if (fd >= 0)
@@ -183,11 +187,13 @@ static char *temporary_name(const char *path, unsigned n)
     size_t cap = strlen(path) + 64;
     char *name = malloc(cap);
     if (name)
-        snprintf(name, cap, "%.*s.%.200s.%ld-%u.tmp", (int)(base - path), path, base, (long)getpid(), n);
+        snprintf(name, cap, "%.*s.%.200s.%ld-%u.tmp", (int)(base - path), path, base,
+                 (long)getpid(), n);
     return name;
 }
 
-/* A file that vanishes with the process unless it is linked, so that not even SIGKILL leaves litter. */
+/* A file that vanishes with the process unless it is linked, so that not even SIGKILL leaves
+ * litter. */
 static int open_unnamed(const char *path)
 {
     char *dir = parent_of(path);
@@ -225,10 +231,12 @@ static int open_beside(struct cart_output *o, struct cart_err *err)
 }
 
 /* Standard output, devices and FIFOs: there is nothing to rename. */
-static int accept_direct(struct cart_output *out, int fd, const char *name, bool text, struct cart_err *err)
+static int accept_direct(struct cart_output *out, int fd, const char *name, bool text,
+                         struct cart_err *err)
 {
     if (!text && isatty(fd))
-        return cart_err_set(err, CART_EUSAGE, "%s: is a terminal: binary output goes to a file (-o) or a pipe", name);
+        return cart_err_set(err, CART_EUSAGE,
+                            "%s: is a terminal: binary output goes to a file (-o) or a pipe", name);
     *out = (struct cart_output){.fd = fd};
     return 0;
 }
@@ -242,7 +250,8 @@ int cart_output_open(struct cart_output *out, const char *path, bool text, struc
     if (!exists && errno != ENOENT)
         return cart_err_sys(err, "%s", path);
     if ((exists && S_ISDIR(st.st_mode)) || path[0] == '\0' || path[strlen(path) - 1] == '/')
-        return cart_err_set(err, CART_EUSAGE, "%s: expected the name of a file, found a directory", path);
+        return cart_err_set(err, CART_EUSAGE, "%s: expected the name of a file, found a directory",
+                            path);
     if (exists && !S_ISREG(st.st_mode)) {
         int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
         if (fd < 0)
@@ -275,7 +284,8 @@ static int link_unnamed(struct cart_output *out, struct cart_err *err)
 {
     char from[64];
     snprintf(from, sizeof from, "/proc/self/fd/%d", out->fd);
-    for (unsigned n = 1; linkat(AT_FDCWD, from, AT_FDCWD, out->tmp_path, AT_SYMLINK_FOLLOW) < 0; n++) {
+    for (unsigned n = 1; linkat(AT_FDCWD, from, AT_FDCWD, out->tmp_path, AT_SYMLINK_FOLLOW) < 0;
+         n++) {
         if (errno != EEXIST || n == 1000)
             return cart_err_sys(err, "%s", out->path);
         char *name = temporary_name(out->path, n);

@@ -1,16 +1,21 @@
-/* Reading and writing descriptors and files: EINTR and short transfers are handled here and nowhere else. */
+/* Reading and writing descriptors and files: EINTR and short transfers are handled here and nowhere
+ * else. */
 #ifndef CART_BASE_IO_H
 #define CART_BASE_IO_H
 
 #include "base/buf.h"
 #include "base/err.h"
 
-/* Reads exactly n bytes. Returns 1 if all came, 0 on a clean end before the first byte; CART_ETRUNC if it ends within. */
+/* Reads exactly n bytes. Returns 1 if all came, 0 on a clean end before the first byte; CART_ETRUNC
+ * if it ends within. */
 int cart_io_read(int fd, void *out, size_t n, const char *name, struct cart_err *err) CART_MUST_USE;
-int cart_io_write(int fd, const void *bytes, size_t n, const char *name, struct cart_err *err) CART_MUST_USE;
+int cart_io_write(int fd, const void *bytes, size_t n, const char *name,
+                  struct cart_err *err) CART_MUST_USE;
 
-/* Reads a whole file or, for "-", standard input, of at most limit bytes (more is CART_EFORMAT), into b. */
-int cart_io_slurp(const char *path, size_t limit, struct cart_buf *b, struct cart_err *err) CART_MUST_USE;
+/* Reads a whole file or, for "-", standard input, of at most limit bytes (more is CART_EFORMAT),
+ * into b. */
+int cart_io_slurp(const char *path, size_t limit, struct cart_buf *b,
+                  struct cart_err *err) CART_MUST_USE;
 
 /* A regular file mapped read-only and shared. */
 struct cart_map {
@@ -22,20 +27,25 @@ struct cart_map {
 int cart_map_open(struct cart_map *map, const char *path, struct cart_err *err) CART_MUST_USE;
 void cart_map_release(struct cart_map *map);
 
-/* An output that appears whole or not at all: a file without a name in the directory of path where the system has
- * such (else a temporary file beside it), then fsync, rename, fsync of the directory. A symbolic link is followed; an
- * existing file keeps its permission bits. path NULL or "-" is standard output, and a device or FIFO that exists under
- * path is one too: written directly (refused when it is a terminal, unless text). A directory is CART_EUSAGE. */
+/* An output that appears whole or not at all: a file without a name in the directory of path where
+ * the system has such (else a temporary file beside it), then fsync, rename, fsync of the
+ * directory. A symbolic link is followed; an existing file keeps its permission bits. path NULL or
+ * "-" is standard output, and a device or FIFO that exists under path is one too: written directly
+ * (refused when it is a terminal, unless text). A directory is CART_EUSAGE. */
 struct cart_output {
     int fd;         /* write here */
     char *path;     /* final name, owned; NULL for standard output and devices */
-    char *tmp_path; /* name before the rename, owned; may not exist before commit; NULL for standard output */
+    char *tmp_path; /* name before the rename, owned; may not exist before commit; NULL for standard
+                       output */
     bool unnamed;   /* fd has no name yet */
 };
 
-int cart_output_open(struct cart_output *out, const char *path, bool text, struct cart_err *err) CART_MUST_USE;
-int cart_output_commit(struct cart_output *out, struct cart_err *err) CART_MUST_USE; /* releases, also on failure */
-void cart_output_abandon(struct cart_output *out); /* removes the temporary file; safe on a released or zeroed output */
+int cart_output_open(struct cart_output *out, const char *path, bool text,
+                     struct cart_err *err) CART_MUST_USE;
+/* Publishes, and releases out, also on failure. */
+int cart_output_commit(struct cart_output *out, struct cart_err *err) CART_MUST_USE;
+/* Removes the temporary file. Safe on a released or zeroed output. */
+void cart_output_abandon(struct cart_output *out);
 
 /* fsync and rename of a file that the caller wrote under from, then fsync of the directory. */
 int cart_io_publish(const char *from, const char *to, struct cart_err *err) CART_MUST_USE;

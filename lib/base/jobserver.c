@@ -26,20 +26,23 @@ static void give_back(void)
     held = 0;
 }
 
-/* The last --jobserver-auth (or, before make 4.2, --jobserver-fds) of MAKEFLAGS; NULL if there is none. */
+/* The last --jobserver-auth (or, before make 4.2, --jobserver-fds) of MAKEFLAGS; NULL if there is
+ * none. */
 static const char *find_auth(void)
 {
     const char *flags = getenv("MAKEFLAGS");
     const char *found = NULL;
     for (const char *p = flags; p && (p = strstr(p, "--jobserver-")); p++) {
         const char *eq = strchr(p, '=');
-        if (eq && (strncmp(p, "--jobserver-auth=", 17) == 0 || strncmp(p, "--jobserver-fds=", 16) == 0))
+        if (eq &&
+            (strncmp(p, "--jobserver-auth=", 17) == 0 || strncmp(p, "--jobserver-fds=", 16) == 0))
             found = eq + 1;
     }
     return found;
 }
 
-/* Opens both ends anew: reading must not block, and that flag belongs to the description make shares with everyone. */
+/* Opens both ends anew: reading must not block, and that flag belongs to the description make
+ * shares with everyone. */
 static bool open_ends(const char *auth, int *in)
 {
     char from[256];

@@ -32,20 +32,24 @@ static bool too_deep(const char *text, size_t n)
     return false;
 }
 
-int cart_json_parse(json_t **out, const char *text, size_t n, const char *what, struct cart_err *err)
+int cart_json_parse(json_t **out, const char *text, size_t n, const char *what,
+                    struct cart_err *err)
 {
     if (n > JSON_BYTES)
-        return cart_err_set(err, CART_EFORMAT, "%s: JSON: expected at most %zu bytes, found %zu", what, JSON_BYTES, n);
+        return cart_err_set(err, CART_EFORMAT, "%s: JSON: expected at most %zu bytes, found %zu",
+                            what, JSON_BYTES, n);
     if (too_deep(text, n))
         return cart_err_set(err, CART_EFORMAT, "%s: JSON: nested deeper than %d", what, JSON_DEPTH);
     json_error_t e;
-    json_t *v = json_loadb(text ? text : "", n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
+    json_t *v = json_loadb(text ? text : "", n,
+                           JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
     if (!v) {
         char why[200];
         cart_err_escape(why, sizeof why, e.text, strlen(e.text));
         if (json_error_code(&e) == json_error_out_of_memory)
             return cart_err_memory(err, what, 0);
-        return cart_err_set(err, CART_EFORMAT, "%s: JSON: line %d, column %d: %s", what, e.line, e.column, why);
+        return cart_err_set(err, CART_EFORMAT, "%s: JSON: line %d, column %d: %s", what, e.line,
+                            e.column, why);
     }
     *out = v;
     return 0;
@@ -77,19 +81,21 @@ static int dump_string(const char *s, size_t n, struct cart_buf *b, struct cart_
     return cart_buf_add(b, "\"", 1, err);
 }
 
-/* The fewest digits that read back as the same double, with a point or exponent so that it stays a real. */
+/* The fewest digits that read back as the same double, with a point or exponent so that it stays a
+ * real. */
 static int dump_real(double x, struct cart_buf *b, struct cart_err *err)
 {
     char text[40];
-    /* 15 digits survive decimal to double to decimal, so any shorter form is this one without its zeros. */
+    size_t n = 0;
+    /* 15 digits survive decimal to double to decimal, so any shorter form is this one without its
+     * zeros. */
     for (int digits = 15; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, x);
+        n = (size_t)snprintf(text, sizeof text, "%.*g", digits, x);
         if (strtod(text, NULL) == x)
             break;
     }
-    if (!strpbrk(text, ".e"))
-        strcat(text, ".0");
-    return cart_buf_add(b, text, strlen(text), err);
+    int r = cart_buf_add(b, text, n, err);
+    return r < 0 || strpbrk(text, ".e") ? r : cart_buf_add(b, ".0", 2, err);
 }
 
 static int by_key(const void *a, const void *b)
@@ -115,7 +121,8 @@ static int dump_object(const json_t *v, int depth, struct cart_buf *b, struct ca
     for (i = 0; i < n && r >= 0; i++) {
         if (i > 0 && (r = cart_buf_add(b, ",", 1, err)) < 0)
             break;
-        if ((r = dump_string(keys[i], strlen(keys[i]), b, err)) < 0 || (r = cart_buf_add(b, ":", 1, err)) < 0)
+        if ((r = dump_string(keys[i], strlen(keys[i]), b, err)) < 0 ||
+            (r = cart_buf_add(b, ":", 1, err)) < 0)
             break;
         r = dump_value(json_object_get(v, keys[i]), depth + 1, b, err);
     }
@@ -177,24 +184,28 @@ int cart_json_dump(const json_t *v, struct cart_buf *b, struct cart_err *err)
 static const char *type_name(const json_t *v)
 {
     static const char *const names[] = {
-        [JSON_OBJECT] = "an object", [JSON_ARRAY] = "an array", [JSON_STRING] = "a string", [JSON_INTEGER] = "an integer",
-        [JSON_REAL] = "a real",      [JSON_TRUE] = "true",      [JSON_FALSE] = "false",     [JSON_NULL] = "null",
+        [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
+        [JSON_INTEGER] = "an integer", [JSON_REAL] = "a real",    [JSON_TRUE] = "true",
+        [JSON_FALSE] = "false",        [JSON_NULL] = "null",
     };
     return v ? names[json_typeof(v)] : "nothing";
 }
 
-static int wrong(const json_t *v, const char *key, const char *expected, const char *what, struct cart_err *err)
+static int wrong(const json_t *v, const char *key, const char *expected, const char *what,
+                 struct cart_err *err)
 {
-    return cart_err_set(err, CART_EFORMAT, "%s: %s: expected %s, found %s", what, key, expected, type_name(v));
+    return cart_err_set(err, CART_EFORMAT, "%s: %s: expected %s, found %s", what, key, expected,
+                        type_name(v));
 }
 
 /* The value under key: NULL with *r = 0 where it is absent or null and may be, else *r < 0. */
-static json_t *find(const json_t *obj, const char *key, bool optional, const char *expected, const char *what,
-                    struct cart_err *err, int *r)
+static json_t *find(const json_t *obj, const char *key, bool optional, const char *expected,
+                    const char *what, struct cart_err *err, int *r)
 {
     *r = 0;
     if (!json_is_object(obj)) {
-        *r = cart_err_set(err, CART_EFORMAT, "%s: expected an object, found %s", what, type_name(obj));
+        *r = cart_err_set(err, CART_EFORMAT, "%s: expected an object, found %s", what,
+                          type_name(obj));
         return NULL;
     }
     json_t *v = json_object_get(obj, key);
@@ -205,8 +216,8 @@ static json_t *find(const json_t *obj, const char *key, bool optional, const cha
     return v;
 }
 
-static int get_string(const json_t *obj, const char *key, bool optional, const char **out, const char *what,
-                      struct cart_err *err)
+static int get_string(const json_t *obj, const char *key, bool optional, const char **out,
+                      const char *what, struct cart_err *err)
 {
     int r;
     json_t *v = find(obj, key, optional, "a string", what, err, &r);
@@ -216,23 +227,26 @@ static int get_string(const json_t *obj, const char *key, bool optional, const c
         return wrong(v, key, "a string", what, err);
     const char *s = json_string_value(v);
     if (strlen(s) != json_string_length(v))
-        return cart_err_set(err, CART_EFORMAT, "%s: %s: expected a string without NUL, found one", what, key);
+        return cart_err_set(err, CART_EFORMAT, "%s: %s: expected a string without NUL, found one",
+                            what, key);
     *out = s;
     return 0;
 }
 
-int cart_json_string(const json_t *obj, const char *key, const char **out, const char *what, struct cart_err *err)
+int cart_json_string(const json_t *obj, const char *key, const char **out, const char *what,
+                     struct cart_err *err)
 {
     return get_string(obj, key, false, out, what, err);
 }
 
-int cart_json_string_opt(const json_t *obj, const char *key, const char **out, const char *what, struct cart_err *err)
+int cart_json_string_opt(const json_t *obj, const char *key, const char **out, const char *what,
+                         struct cart_err *err)
 {
     return get_string(obj, key, true, out, what, err);
 }
 
-static int get_u64(const json_t *obj, const char *key, bool optional, uint64_t max, uint64_t *out, const char *what,
-                   struct cart_err *err)
+static int get_u64(const json_t *obj, const char *key, bool optional, uint64_t max, uint64_t *out,
+                   const char *what, struct cart_err *err)
 {
     int r;
     json_t *v = find(obj, key, optional, "an integer", what, err, &r);
@@ -242,24 +256,27 @@ static int get_u64(const json_t *obj, const char *key, bool optional, uint64_t m
         return wrong(v, key, "an integer", what, err);
     json_int_t i = json_integer_value(v);
     if (i < 0 || (uint64_t)i > max)
-        return cart_err_set(err, CART_EFORMAT, "%s: %s: expected an integer from 0 to %llu, found %lld", what, key,
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: %s: expected an integer from 0 to %llu, found %lld", what, key,
                             (unsigned long long)max, (long long)i);
     *out = (uint64_t)i;
     return 0;
 }
 
-int cart_json_u64(const json_t *obj, const char *key, uint64_t max, uint64_t *out, const char *what, struct cart_err *err)
+int cart_json_u64(const json_t *obj, const char *key, uint64_t max, uint64_t *out, const char *what,
+                  struct cart_err *err)
 {
     return get_u64(obj, key, false, max, out, what, err);
 }
 
-int cart_json_u64_opt(const json_t *obj, const char *key, uint64_t max, uint64_t *out, const char *what,
-                      struct cart_err *err)
+int cart_json_u64_opt(const json_t *obj, const char *key, uint64_t max, uint64_t *out,
+                      const char *what, struct cart_err *err)
 {
     return get_u64(obj, key, true, max, out, what, err);
 }
 
-int cart_json_real(const json_t *obj, const char *key, double *out, const char *what, struct cart_err *err)
+int cart_json_real(const json_t *obj, const char *key, double *out, const char *what,
+                   struct cart_err *err)
 {
     int r;
     json_t *v = find(obj, key, false, "a number", what, err, &r);
@@ -271,7 +288,8 @@ int cart_json_real(const json_t *obj, const char *key, double *out, const char *
     return 0;
 }
 
-int cart_json_bool_opt(const json_t *obj, const char *key, bool *out, const char *what, struct cart_err *err)
+int cart_json_bool_opt(const json_t *obj, const char *key, bool *out, const char *what,
+                       struct cart_err *err)
 {
     int r;
     json_t *v = find(obj, key, true, "true or false", what, err, &r);
@@ -283,7 +301,8 @@ int cart_json_bool_opt(const json_t *obj, const char *key, bool *out, const char
     return 0;
 }
 
-int cart_json_object(const json_t *obj, const char *key, json_t **out, const char *what, struct cart_err *err)
+int cart_json_object(const json_t *obj, const char *key, json_t **out, const char *what,
+                     struct cart_err *err)
 {
     int r;
     json_t *v = find(obj, key, false, "an object", what, err, &r);
@@ -295,7 +314,8 @@ int cart_json_object(const json_t *obj, const char *key, json_t **out, const cha
     return 0;
 }
 
-int cart_json_array(const json_t *obj, const char *key, json_t **out, const char *what, struct cart_err *err)
+int cart_json_array(const json_t *obj, const char *key, json_t **out, const char *what,
+                    struct cart_err *err)
 {
     int r;
     json_t *v = find(obj, key, false, "an array", what, err, &r);

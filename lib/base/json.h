@@ -1,5 +1,6 @@
-/* jansson behind a strict front: duplicate keys refused, depth and size bounded, one message grammar, and one
- * canonical form (sorted keys, no spaces, shortest exact reals), so that equal values are equal bytes. */
+/* jansson behind a strict front: duplicate keys refused, depth and size bounded, one message
+ * grammar, and one canonical form (sorted keys, no spaces, shortest exact reals), so that equal
+ * values are equal bytes. */
 #ifndef CART_BASE_JSON_H
 #define CART_BASE_JSON_H
 
@@ -9,20 +10,30 @@
 #include <jansson.h>
 
 /* Parses one complete value. what names the source in messages. Caller owns *out (json_decref). */
-int cart_json_parse(json_t **out, const char *text, size_t n, const char *what, struct cart_err *err) CART_MUST_USE;
+int cart_json_parse(json_t **out, const char *text, size_t n, const char *what,
+                    struct cart_err *err) CART_MUST_USE;
 
 /* Appends the canonical form. */
 int cart_json_dump(const json_t *v, struct cart_buf *b, struct cart_err *err) CART_MUST_USE;
 
-/* Typed look-ups in an object; what is the path of obj in messages. Strings and objects are borrowed from obj.
- * The _opt forms leave *out untouched when the key is absent or null. A wrong type or range is CART_EFORMAT. */
-int cart_json_string(const json_t *obj, const char *key, const char **out, const char *what, struct cart_err *err) CART_MUST_USE;
-int cart_json_string_opt(const json_t *obj, const char *key, const char **out, const char *what, struct cart_err *err) CART_MUST_USE;
-int cart_json_u64(const json_t *obj, const char *key, uint64_t max, uint64_t *out, const char *what, struct cart_err *err) CART_MUST_USE;
-int cart_json_u64_opt(const json_t *obj, const char *key, uint64_t max, uint64_t *out, const char *what, struct cart_err *err) CART_MUST_USE;
-int cart_json_real(const json_t *obj, const char *key, double *out, const char *what, struct cart_err *err) CART_MUST_USE;
-int cart_json_bool_opt(const json_t *obj, const char *key, bool *out, const char *what, struct cart_err *err) CART_MUST_USE;
-int cart_json_object(const json_t *obj, const char *key, json_t **out, const char *what, struct cart_err *err) CART_MUST_USE;
-int cart_json_array(const json_t *obj, const char *key, json_t **out, const char *what, struct cart_err *err) CART_MUST_USE;
+/* Typed look-ups in an object; what is the path of obj in messages. Strings and objects are
+ * borrowed from obj. The _opt forms leave *out untouched when the key is absent or null. A wrong
+ * type or range is CART_EFORMAT. */
+int cart_json_string(const json_t *obj, const char *key, const char **out, const char *what,
+                     struct cart_err *err) CART_MUST_USE;
+int cart_json_string_opt(const json_t *obj, const char *key, const char **out, const char *what,
+                         struct cart_err *err) CART_MUST_USE;
+int cart_json_u64(const json_t *obj, const char *key, uint64_t max, uint64_t *out, const char *what,
+                  struct cart_err *err) CART_MUST_USE;
+int cart_json_u64_opt(const json_t *obj, const char *key, uint64_t max, uint64_t *out,
+                      const char *what, struct cart_err *err) CART_MUST_USE;
+int cart_json_real(const json_t *obj, const char *key, double *out, const char *what,
+                   struct cart_err *err) CART_MUST_USE;
+int cart_json_bool_opt(const json_t *obj, const char *key, bool *out, const char *what,
+                       struct cart_err *err) CART_MUST_USE;
+int cart_json_object(const json_t *obj, const char *key, json_t **out, const char *what,
+                     struct cart_err *err) CART_MUST_USE;
+int cart_json_array(const json_t *obj, const char *key, json_t **out, const char *what,
+                    struct cart_err *err) CART_MUST_USE;
 
 #endif

@@ -32,8 +32,8 @@ const char *cart_log_program(void)
 void cart_log(enum cart_log_level level, const char *fmt, ...)
 {
     static const char *const words[] = {
-        [CART_LOG_ERROR] = "", [CART_LOG_WARNING] = "warning: ", [CART_LOG_NOTICE] = "", [CART_LOG_INFO] = "",
-        [CART_LOG_DEBUG] = "debug: ",
+        [CART_LOG_ERROR] = "", [CART_LOG_WARNING] = "warning: ", [CART_LOG_NOTICE] = "",
+        [CART_LOG_INFO] = "",  [CART_LOG_DEBUG] = "debug: ",
     };
     if ((int)level > level_max)
         return;
@@ -49,12 +49,15 @@ void cart_log(enum cart_log_level level, const char *fmt, ...)
     line_open = false;
 }
 
-void cart_progress_start(struct cart_progress *p, enum cart_progress_mode mode, const char *noun, double total)
+void cart_progress_start(struct cart_progress *p, enum cart_progress_mode mode, const char *noun,
+                         double total)
 {
     bool terminal = isatty(STDERR_FILENO) == 1;
-    *p = (struct cart_progress){.noun = noun, .total = total, .started = cart_clock_now(), .terminal = terminal};
+    *p = (struct cart_progress){
+        .noun = noun, .total = total, .started = cart_clock_now(), .terminal = terminal};
     p->shown = terminal ? 0 : p->started;
-    p->active = mode == CART_PROGRESS_ALWAYS || (mode == CART_PROGRESS_AUTO && terminal && level_max > CART_LOG_ERROR);
+    p->active = mode == CART_PROGRESS_ALWAYS ||
+                (mode == CART_PROGRESS_AUTO && terminal && level_max > CART_LOG_ERROR);
 }
 
 static size_t put_duration(char *out, size_t cap, double seconds)
@@ -71,7 +74,8 @@ static size_t put_duration(char *out, size_t cap, double seconds)
     return n > 0 ? (size_t)n : 0;
 }
 
-static void put_line(const struct cart_progress *p, double now, const char *note, char *out, size_t cap)
+static void put_line(const struct cart_progress *p, double now, const char *note, char *out,
+                     size_t cap)
 {
     char left[48] = "";
     char count[64];
@@ -89,8 +93,8 @@ static void put_line(const struct cart_progress *p, double now, const char *note
         memcpy(left, " in ", 4);
         put_duration(left + 4, sizeof left - 4, spent);
     }
-    snprintf(out, cap, "%s: %s %s, %.*f/s%s%s%s", program_name, count, p->noun, rate < 10 ? 2 : 0, rate, left,
-             note && *note ? ", " : "", note ? note : "");
+    snprintf(out, cap, "%s: %s %s, %.*f/s%s%s%s", program_name, count, p->noun, rate < 10 ? 2 : 0,
+             rate, left, note && *note ? ", " : "", note ? note : "");
 }
 
 static size_t terminal_width(void)

@@ -18,28 +18,33 @@
 #define JOBS_MAX 1024
 
 /* What a value is called where it is wrong: "-k" and "--top-k" are both shown as the long name. */
-static int bad_value(const struct cart_opt *o, const char *expected, const char *text, struct cart_err *err)
+static int bad_value(const struct cart_opt *o, const char *expected, const char *text,
+                     struct cart_err *err)
 {
     char shown[128];
     cart_err_escape(shown, sizeof shown, text, strlen(text));
-    return cart_err_set(err, CART_EUSAGE, "--%s: expected %s, found '%s'", o->long_name, expected, shown);
+    return cart_err_set(err, CART_EUSAGE, "--%s: expected %s, found '%s'", o->long_name, expected,
+                        shown);
 }
 
-static int bad_range(const struct cart_opt *o, const char *kind, const char *text, struct cart_err *err)
+static int bad_range(const struct cart_opt *o, const char *kind, const char *text,
+                     struct cart_err *err)
 {
     char expected[128];
     snprintf(expected, sizeof expected, "%s from %.15g to %.15g", kind, o->min, o->max);
     return bad_value(o, expected, text, err);
 }
 
-/* Digits only, then at most one of the suffixes K, M, G where allowed. False on overflow and anything else. */
+/* Digits only, then at most one of the suffixes K, M, G where allowed. False on overflow and
+ * anything else. */
 static bool parse_whole(const char *s, bool suffix, uint64_t *out)
 {
     uint64_t v = 0;
     if (*s < '0' || *s > '9')
         return false;
     for (; *s >= '0' && *s <= '9'; s++)
-        if (__builtin_mul_overflow(v, (uint64_t)10, &v) || __builtin_add_overflow(v, (uint64_t)(*s - '0'), &v))
+        if (__builtin_mul_overflow(v, (uint64_t)10, &v) ||
+            __builtin_add_overflow(v, (uint64_t)(*s - '0'), &v))
             return false;
     if (suffix && *s) {
         uint64_t unit = *s == 'K' ? 1U << 10 : *s == 'M' ? 1U << 20 : *s == 'G' ? 1U << 30 : 0;
@@ -55,7 +60,8 @@ static int set_whole(const struct cart_opt *o, const char *text, struct cart_err
 {
     uint64_t v;
     bool size = o->type == CART_OPT_T_SIZE;
-    if (!parse_whole(text, size, &v) || (double)v < o->min || (double)v > o->max || (size && v > SIZE_MAX))
+    if (!parse_whole(text, size, &v) || (double)v < o->min || (double)v > o->max ||
+        (size && v > SIZE_MAX))
         return bad_range(o, "a whole number", text, err);
     if (size)
         *(size_t *)o->value = (size_t)v;
@@ -142,28 +148,37 @@ static size_t count_own(const struct cart_opt *own)
     return n;
 }
 
-int cart_opt_table(const struct cart_tool *tool, struct cart_opt **out, size_t *n, struct cart_err *err)
+int cart_opt_table(const struct cart_tool *tool, struct cart_opt **out, size_t *n,
+                   struct cart_err *err)
 {
     struct cart_common *c = tool->common;
     const struct cart_opt universal[CART_OPT_UNIVERSAL] = {
         CART_OPT_FLAG('h', "help", &c->help, "show this help"),
         CART_OPT_FLAG('q', "quiet", &c->quiet, "only errors"),
-        {CART_OPT_T_COUNT, 'v', "verbose", &c->verbose, NULL, "say more; twice: for debugging", 0, 0},
-        CART_OPT_FLAG('V', "version", &c->version, "show version, compiler, CPU path and libraries"),
+        {CART_OPT_T_COUNT, 'v', "verbose", &c->verbose, NULL, "say more; twice: for debugging", 0,
+         0},
+        CART_OPT_FLAG('V', "version", &c->version,
+                      "show version, compiler, CPU path and libraries"),
     };
-    const struct cart_opt model = CART_OPT_STRING('m', "model", &c->model, "FILE", "GGUF model ($CART_MODEL)");
+    const struct cart_opt model =
+        CART_OPT_STRING('m', "model", &c->model, "FILE", "GGUF model ($CART_MODEL)");
     const struct {
         unsigned bit;
         struct cart_opt opt;
     } shared[] = {
         {CART_USES_OUTPUT,
-         CART_OPT_STRING('o', "output", &c->output, "FILE", "write FILE, whole or not at all; - is standard output")},
-        {CART_USES_COMPRESS, CART_OPT_SIZE('z', "compress", &c->compress, 0, 19, "LEVEL", "zstd level, 0 is none")},
-        {CART_USES_JOBS, CART_OPT_SIZE('j', "jobs", &c->jobs, 1, JOBS_MAX, "N", "threads; never changes a result")},
-        {CART_USES_KERNELS, CART_OPT_ENUM(0, "kernels", &c->kernels, "auto|blas", "own exact kernels, or OpenBLAS")},
-        {CART_USES_PROGRESS,
-         CART_OPT_ENUM(0, "progress", &c->progress, "auto|always|never", "progress line on standard error")},
-        {CART_USES_DRY_RUN, CART_OPT_FLAG(0, "dry-run", &c->dry_run, "say what would be done and needed, do nothing")},
+         CART_OPT_STRING('o', "output", &c->output, "FILE",
+                         "write FILE, whole or not at all; - is standard output")},
+        {CART_USES_COMPRESS,
+         CART_OPT_SIZE('z', "compress", &c->compress, 0, 19, "LEVEL", "zstd level, 0 is none")},
+        {CART_USES_JOBS,
+         CART_OPT_SIZE('j', "jobs", &c->jobs, 1, JOBS_MAX, "N", "threads; never changes a result")},
+        {CART_USES_KERNELS,
+         CART_OPT_ENUM(0, "kernels", &c->kernels, "auto|blas", "own exact kernels, or OpenBLAS")},
+        {CART_USES_PROGRESS, CART_OPT_ENUM(0, "progress", &c->progress, "auto|always|never",
+                                           "progress line on standard error")},
+        {CART_USES_DRY_RUN,
+         CART_OPT_FLAG(0, "dry-run", &c->dry_run, "say what would be done and needed, do nothing")},
     };
     size_t own = count_own(tool->table);
     struct cart_opt *t = malloc((CART_OPT_UNIVERSAL + 1 + own + CART_COUNTOF(shared)) * sizeof *t);
@@ -208,16 +223,19 @@ static int take_long(struct walk *w, struct cart_err *err)
     size_t len = eq ? (size_t)(eq - arg) - 2 : strlen(arg) - 2;
     const struct cart_opt *o = NULL;
     for (size_t i = 0; i < w->n && !o; i++)
-        if (strlen(w->table[i].long_name) == len && memcmp(w->table[i].long_name, arg + 2, len) == 0)
+        if (strlen(w->table[i].long_name) == len &&
+            memcmp(w->table[i].long_name, arg + 2, len) == 0)
             o = &w->table[i];
     if (!o)
         return unknown(w, arg, len + 2, err);
     if (!takes_value(o))
-        return eq ? cart_err_set(err, CART_EUSAGE, "--%s: takes no value", o->long_name) : apply(o, NULL, err);
+        return eq ? cart_err_set(err, CART_EUSAGE, "--%s: takes no value", o->long_name)
+                  : apply(o, NULL, err);
     if (eq)
         return apply(o, eq + 1, err);
     if (w->at + 1 >= w->argc)
-        return cart_err_set(err, CART_EUSAGE, "--%s: expected %s, found nothing", o->long_name, o->arg);
+        return cart_err_set(err, CART_EUSAGE, "--%s: expected %s, found nothing", o->long_name,
+                            o->arg);
     return apply(o, w->argv[++w->at], err);
 }
 
@@ -238,7 +256,8 @@ static int take_short(struct walk *w, struct cart_err *err)
             if (p[1])
                 return apply(o, p + 1, err);
             if (w->at + 1 >= w->argc)
-                return cart_err_set(err, CART_EUSAGE, "--%s: expected %s, found nothing", o->long_name, o->arg);
+                return cart_err_set(err, CART_EUSAGE, "--%s: expected %s, found nothing",
+                                    o->long_name, o->arg);
             return apply(o, w->argv[++w->at], err);
         }
         int r = apply(o, NULL, err);
@@ -283,8 +302,8 @@ static int walk_arguments(struct walk *w, int *first, struct cart_err *err)
     return r;
 }
 
-/* A closed standard descriptor would be given to the next file that is opened, and words would land in data. These
- * stand-ins fail when used the wrong way round, as the closed descriptor would. */
+/* A closed standard descriptor would be given to the next file that is opened, and words would land
+ * in data. These stand-ins fail when used the wrong way round, as the closed descriptor would. */
 static void fill_standard_descriptors(void)
 {
     for (int fd = 0; fd <= 2; fd++)
@@ -303,16 +322,19 @@ static void trace_start(int argc, char **argv)
     json_t *args = json_array();
     for (int i = 0; i < argc; i++) {
         char shown[4096];
-        json_array_append_new(args, json_string(cart_err_escape(shown, sizeof shown, argv[i], strlen(argv[i]))));
+        json_array_append_new(
+            args, json_string(cart_err_escape(shown, sizeof shown, argv[i], strlen(argv[i]))));
     }
-    json_t *fields = json_pack("{s:o, s:s, s:s}", "argv", args, "version", cart_version(), "cpu", cart_cpu_path_name());
+    json_t *fields = json_pack("{s:o, s:s, s:s}", "argv", args, "version", cart_version(), "cpu",
+                               cart_cpu_path_name());
     if (fields && cart_json_dump(fields, &text, NULL) == 0)
         cart_trace("start", text.data);
     json_decref(fields);
     cart_buf_release(&text);
 }
 
-static int finish(const struct cart_tool *tool, bool *done, const struct walk *w, struct cart_err *err)
+static int finish(const struct cart_tool *tool, bool *done, const struct walk *w,
+                  struct cart_err *err)
 {
     struct cart_common *c = tool->common;
     if (c->help) {
@@ -336,12 +358,15 @@ static int finish(const struct cart_tool *tool, bool *done, const struct walk *w
         c->model = model;
     if (c->jobs == 0) {
         size_t cpus = cart_cpu_count();
-        c->jobs = tool->uses & CART_USES_JOBS ? cart_jobserver_acquire(cpus < JOBS_MAX ? cpus : JOBS_MAX) : 1;
+        c->jobs = tool->uses & CART_USES_JOBS
+                      ? cart_jobserver_acquire(cpus < JOBS_MAX ? cpus : JOBS_MAX)
+                      : 1;
     }
     return 0;
 }
 
-int cart_opt_parse(const struct cart_tool *tool, int argc, char **argv, int *first, bool *done, struct cart_err *err)
+int cart_opt_parse(const struct cart_tool *tool, int argc, char **argv, int *first, bool *done,
+                   struct cart_err *err)
 {
     struct walk w = {.tool = tool, .argc = argc, .argv = argv};
     *tool->common = (struct cart_common){0};
@@ -367,7 +392,8 @@ int cart_main_end(int code, int answer, const struct cart_err *err)
 {
     int status = code < 0 ? cart_err_status(code) : answer;
     if (code < 0)
-        cart_log(CART_LOG_ERROR, "%s", err && err->msg[0] ? err->msg : "failed for an unknown reason");
+        cart_log(CART_LOG_ERROR, "%s",
+                 err && err->msg[0] ? err->msg : "failed for an unknown reason");
     /* A full disk may show only now. */
     bool failed = ferror(stdout) != 0;
     errno = 0;

@@ -1,5 +1,6 @@
-/* Command lines. One table per tool drives parsing, -h, and the test that compares -h with the manual's SYNOPSIS.
- * Long names for all options, short ones for the common; no abbreviations; numbers are strict. */
+/* Command lines. One table per tool drives parsing, -h, and the test that compares -h with the
+ * manual's SYNOPSIS. Long names for all options, short ones for the common; no abbreviations;
+ * numbers are strict. */
 #ifndef CART_BASE_OPT_H
 #define CART_BASE_OPT_H
 
@@ -18,32 +19,36 @@ enum cart_opt_type {
 };
 
 struct cart_opt_list {
-    const char **items; /* items borrowed from argv; the array is owned by the option parser's caller (free) */
+    const char **items; /* items borrowed from argv; the array is owned by the option parser's
+                           caller (free) */
     size_t n, cap;
 };
 
 struct cart_opt {
     enum cart_opt_type type;
-    char short_name;        /* 0 if none */
-    const char *long_name;  /* NULL ends the table */
+    char short_name;       /* 0 if none */
+    const char *long_name; /* NULL ends the table */
     void *value;
-    const char *arg;        /* metavariable for help; for ENUM the choices "a|b|c" */
-    const char *help;       /* one line */
-    double min, max;        /* SIZE, U64, REAL */
+    const char *arg;  /* metavariable for help; for ENUM the choices "a|b|c" */
+    const char *help; /* one line */
+    double min, max;  /* SIZE, U64, REAL */
 };
 
-#define CART_OPT_FLAG(s, l, v, h) {CART_OPT_T_FLAG, s, l, v, NULL, h, 0, 0}
-#define CART_OPT_STRING(s, l, v, a, h) {CART_OPT_T_STRING, s, l, v, a, h, 0, 0}
-#define CART_OPT_LIST(s, l, v, a, h) {CART_OPT_T_LIST, s, l, v, a, h, 0, 0}
+/* clang-format off */
+#define CART_OPT_FLAG(s, l, v, h)            {CART_OPT_T_FLAG, s, l, v, NULL, h, 0, 0}
+#define CART_OPT_STRING(s, l, v, a, h)       {CART_OPT_T_STRING, s, l, v, a, h, 0, 0}
+#define CART_OPT_LIST(s, l, v, a, h)         {CART_OPT_T_LIST, s, l, v, a, h, 0, 0}
 #define CART_OPT_SIZE(s, l, v, lo, hi, a, h) {CART_OPT_T_SIZE, s, l, v, a, h, lo, hi}
-#define CART_OPT_U64(s, l, v, lo, hi, a, h) {CART_OPT_T_U64, s, l, v, a, h, lo, hi}
+#define CART_OPT_U64(s, l, v, lo, hi, a, h)  {CART_OPT_T_U64, s, l, v, a, h, lo, hi}
 #define CART_OPT_REAL(s, l, v, lo, hi, a, h) {CART_OPT_T_REAL, s, l, v, a, h, lo, hi}
-#define CART_OPT_ENUM(s, l, v, a, h) {CART_OPT_T_ENUM, s, l, v, a, h, 0, 0}
-#define CART_OPT_END {CART_OPT_T_FLAG, 0, NULL, NULL, NULL, NULL, 0, 0}
+#define CART_OPT_ENUM(s, l, v, a, h)         {CART_OPT_T_ENUM, s, l, v, a, h, 0, 0}
+#define CART_OPT_END                         {CART_OPT_T_FLAG, 0, NULL, NULL, NULL, NULL, 0, 0}
+/* clang-format on */
 
-/* Options that every tool has: -h --help, -V --version, -q --quiet, -v --verbose, -o --output FILE, -j --jobs N,
- * --progress MODE, -z --compress LEVEL, --dry-run, -m --model FILE ($CART_MODEL), --kernels auto|blas. A tool that does
- * not use one of the maskable ones leaves its bit out of uses, and then the option does not exist for it. */
+/* Options that every tool has: -h --help, -V --version, -q --quiet, -v --verbose, -o --output FILE,
+ * -j --jobs N, --progress MODE, -z --compress LEVEL, --dry-run, -m --model FILE ($CART_MODEL),
+ * --kernels auto|blas. A tool that does not use one of the maskable ones leaves its bit out of
+ * uses, and then the option does not exist for it. */
 struct cart_common {
     bool help, version, quiet, dry_run;
     int verbose;
@@ -66,27 +71,36 @@ enum {
 };
 
 struct cart_tool {
-    const char *name;            /* "cart-train" */
-    const char *summary;         /* one line */
-    const char *operands;        /* "[FILE|-]..." or "" */
-    const struct cart_opt *table;/* own options, ended by CART_OPT_END */
-    unsigned uses;               /* CART_USES_* */
+    const char *name;             /* "cart-train" */
+    const char *summary;          /* one line */
+    const char *operands;         /* "[FILE|-]..." or "" */
+    const struct cart_opt *table; /* own options, ended by CART_OPT_END */
+    unsigned uses;                /* CART_USES_* */
     struct cart_common *common;
 };
 
-/* -h prints "usage: NAME [-hqvV] [-m FILE] OWN... OTHERS... OPERANDS": own options in the order of the table, between
- * the model and the other shared ones, each by its short name if it has one; a LIST is followed by "...". The SYNOPSIS
- * of the manual is the same words.
- * Parses argv. Handles help and version (prints, *done = true). Afterwards *first is the index of the first operand
- * (operands may stand anywhere; argv is permuted; "--" ends options). Also: cart_log_init, cart_cpu_init, the trace's start event, SIGPIPE at its
- * default, and, without -j under a make that runs jobs in parallel, as many of its tokens as are free (jobserver.h). */
-int cart_opt_parse(const struct cart_tool *tool, int argc, char **argv, int *first, bool *done, struct cart_err *err) CART_MUST_USE;
+/* Parses argv into tool's variables, after setting *tool->common to its defaults. Afterwards *first
+ * is the index of the first operand: operands may stand anywhere, argv is permuted, "--" ends
+ * options. Help and version are printed here, with *done = true: nothing is left to do then.
+ *
+ * -h prints "usage: NAME [-hqvV] [-m FILE] OWN... SHARED... OPERANDS": own options in the order of
+ * the table, each by its short name if it has one, a LIST followed by "...". The SYNOPSIS of the
+ * manual is the same words.
+ *
+ * Also done here, because every tool needs it: cart_log_init, cart_cpu_init, the start event of the
+ * trace, SIGPIPE back at its default, standing-in for closed standard descriptors, and, without -j
+ * under a make that runs jobs in parallel, taking as many of its tokens as are free (jobserver.h).
+ */
+int cart_opt_parse(const struct cart_tool *tool, int argc, char **argv, int *first, bool *done,
+                   struct cart_err *err) CART_MUST_USE;
 
-/* The end of every main: reports err if code < 0 ("program: message" on stderr), closes standard output and reports a
- * late write error, and returns the exit status. answer is the status to use when code >= 0 (0 or 1). */
+/* The end of every main: reports err if code < 0 ("program: message" on stderr), closes standard
+ * output and reports a late write error, and returns the exit status. answer is the status to use
+ * when code >= 0 (0 or 1). */
 int cart_main_end(int code, int answer, const struct cart_err *err);
 
-/* Release string of this build, "0.1.0" or as git describes it; the libraries that it was built with. */
+/* Release string of this build, "0.1.0" or as git describes it; the libraries that it was built
+ * with. */
 const char *cart_version(void);
 const char *cart_version_libraries(void);
 

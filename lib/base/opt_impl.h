@@ -4,9 +4,10 @@
 
 #include "base/opt.h"
 
-/* Own options and the shared ones that the tool uses, in the order of the usage line; the first four are -h, -q, -v, -V
- * (CART_OPT_UNIVERSAL of them). Caller frees *out. */
-int cart_opt_table(const struct cart_tool *tool, struct cart_opt **out, size_t *n, struct cart_err *err) CART_MUST_USE;
+/* Own options and the shared ones that the tool uses, in the order of the usage line; the first
+ * four are -h, -q, -v, -V (CART_OPT_UNIVERSAL of them). Caller frees *out. */
+int cart_opt_table(const struct cart_tool *tool, struct cart_opt **out, size_t *n,
+                   struct cart_err *err) CART_MUST_USE;
 
 enum { CART_OPT_UNIVERSAL = 4 };
 

@@ -18,9 +18,10 @@
 #define POOL_SPIN_SECONDS 50e-6
 #define POOL_SCRATCH_ALIGN ((size_t)2 << 20)
 
-/* ticket holds the number of the region in its upper half and the next unit in its lower half. A worker reads ticket,
- * then fn, ctx and units, and takes the unit by compare-and-swap: that succeeds only if no other region began in
- * between, so a worker that was held up cannot run a unit of one region with the function of another. */
+/* ticket holds the number of the region in its upper half and the next unit in its lower half. A
+ * worker reads ticket, then fn, ctx and units, and takes the unit by compare-and-swap: that
+ * succeeds only if no other region began in between, so a worker that was held up cannot run a unit
+ * of one region with the function of another. */
 struct cart_pool {
     size_t threads;
     unsigned char *scratch;
@@ -96,14 +97,16 @@ static void work(struct cart_pool *p, size_t worker)
         units = atomic_load_explicit(&p->units, memory_order_acquire);
         if ((uint32_t)t >= units)
             break;
-        if (!atomic_compare_exchange_weak_explicit(&p->ticket, &t, t + 1, memory_order_acq_rel, memory_order_acquire))
+        if (!atomic_compare_exchange_weak_explicit(&p->ticket, &t, t + 1, memory_order_acq_rel,
+                                                   memory_order_acquire))
             continue;
         fn(ctx, (uint32_t)t, worker);
         count++;
         t = atomic_load_explicit(&p->ticket, memory_order_acquire);
     }
     /* While count units are not reported the region cannot end, so units is still its number. */
-    if (count > 0 && atomic_fetch_add(&p->done, count) + count == units && atomic_load(&p->waiting)) {
+    if (count > 0 && atomic_fetch_add(&p->done, count) + count == units &&
+        atomic_load(&p->waiting)) {
         pthread_mutex_lock(&p->lock);
         pthread_cond_signal(&p->finished);
         pthread_mutex_unlock(&p->lock);
@@ -116,7 +119,8 @@ static void await_region(struct cart_pool *p, uint64_t seen)
     double until = cart_clock_now() + POOL_SPIN_SECONDS;
     do {
         for (int i = 0; i < 32; i++) {
-            if (region_of(atomic_load_explicit(&p->ticket, memory_order_acquire)) != seen || atomic_load(&p->stop))
+            if (region_of(atomic_load_explicit(&p->ticket, memory_order_acquire)) != seen ||
+                atomic_load(&p->stop))
                 return;
             relax();
         }
@@ -161,7 +165,8 @@ static int start_workers(struct cart_pool *p, struct cart_err *err)
         int e = pthread_create(&p->ids[p->started], NULL, worker_main, w);
         if (e != 0) {
             free(w);
-            r = cart_err_set(err, CART_ESYS, "thread pool: starting thread %zu of %zu failed (error %d)", i + 1,
+            r = cart_err_set(err, CART_ESYS,
+                             "thread pool: starting thread %zu of %zu failed (error %d)", i + 1,
                              p->threads, e);
         } else {
             p->started++;
@@ -234,8 +239,8 @@ void *cart_pool_scratch(struct cart_pool *p, size_t worker)
 static void begin(struct cart_pool *p, uint32_t units, cart_pool_fn *fn, void *ctx)
 {
     uint64_t region = region_of(atomic_load_explicit(&p->ticket, memory_order_relaxed));
-    /* First the old region is closed: a worker that is late in it would otherwise see a new count of units beside a
-     * ticket that its swap still matches. */
+    /* First the old region is closed: a worker that is late in it would otherwise see a new count
+     * of units beside a ticket that its swap still matches. */
     atomic_store(&p->ticket, region << 32 | UINT32_MAX);
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
     atomic_store_explicit(&p->fn, fn, memory_order_release);

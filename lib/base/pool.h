@@ -1,7 +1,8 @@
-/* The one owner of cores in a process: n threads (the caller is one of them) that run numbered units of work.
- * Units are handed out through a counter, so any worker may run any unit: work must be split by *outputs*, so that
- * no result depends on who ran what. Workers spin for some tens of microseconds between regions, then sleep.
- * Every worker has the default rounding mode and denormals (set here, not inherited from the host program). */
+/* The one owner of cores in a process: n threads (the caller is one of them) that run numbered
+ * units of work. Units are handed out through a counter, so any worker may run any unit: work must
+ * be split by *outputs*, so that no result depends on who ran what. Workers spin for some tens of
+ * microseconds between regions, then sleep. Every worker has the default rounding mode and
+ * denormals (set here, not inherited from the host program). */
 #ifndef CART_BASE_POOL_H
 #define CART_BASE_POOL_H
 
@@ -9,7 +10,8 @@
 
 struct cart_pool;
 
-/* Private scratch of each worker: bytes, 64-byte aligned, contents unspecified. Kernels block to fit in it. */
+/* Private scratch of each worker: bytes, 64-byte aligned, contents unspecified. Kernels block to
+ * fit in it. */
 #define CART_POOL_SCRATCH ((size_t)4 << 20)
 
 typedef void cart_pool_fn(void *ctx, size_t unit, size_t worker);
@@ -21,7 +23,8 @@ void cart_pool_free(struct cart_pool *p);
 size_t cart_pool_threads(const struct cart_pool *p);
 void *cart_pool_scratch(struct cart_pool *p, size_t worker); /* CART_POOL_SCRATCH bytes */
 
-/* Calls fn(ctx, u, worker) once for each u in [0, units), returns when all are done. Not reentrant. */
+/* Calls fn(ctx, u, worker) once for each u in [0, units), returns when all are done. Not reentrant.
+ */
 void cart_pool_run(struct cart_pool *p, size_t units, cart_pool_fn *fn, void *ctx);
 
 #endif

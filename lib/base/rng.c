@@ -31,8 +31,10 @@ void cart_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t 
     out[3] = c3;
 }
 
-/* The key is the seed; the counter is (index, n, use and block), so that one record has 2^32 indices for each use. */
-static void block(uint32_t out[4], uint64_t seed, uint64_t n, enum cart_rng_use use, uint32_t index, uint32_t part)
+/* The key is the seed; the counter is (index, n, use and block), so that one record has 2^32
+ * indices for each use. */
+static void block(uint32_t out[4], uint64_t seed, uint64_t n, enum cart_rng_use use, uint32_t index,
+                  uint32_t part)
 {
     uint32_t counter[4] = {index, (uint32_t)n, (uint32_t)(n >> 32), (uint32_t)use << 8 | part};
     uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
@@ -54,12 +56,14 @@ double cart_rng_uniform(uint64_t seed, uint64_t n, enum cart_rng_use use, uint32
     return (double)(bits >> 11) * 0x1p-53;
 }
 
-size_t cart_rng_below(uint64_t seed, uint64_t n, enum cart_rng_use use, uint32_t index, size_t bound)
+size_t cart_rng_below(uint64_t seed, uint64_t n, enum cart_rng_use use, uint32_t index,
+                      size_t bound)
 {
     assert(bound > 0);
     uint32_t r[4];
     block(r, seed, n, use, index, 0);
-    /* The upper half of a 128-bit product scales 96 random bits into the range without a division. */
+    /* The upper half of a 128-bit product scales 96 random bits into the range without a division.
+     */
     uint64_t high = (uint64_t)r[1] << 32 | r[2];
     unsigned __int128 product = (unsigned __int128)high * bound;
     unsigned __int128 low = (unsigned __int128)r[3] * bound >> 32;

@@ -10,7 +10,8 @@
 
 static int trace_fd = -1;
 
-/* Start of the session's first process in clock ticks since boot, so that a reused session number makes another id. */
+/* Start of the session's first process in clock ticks since boot, so that a reused session number
+ * makes another id. */
 static unsigned long long session_start(long sid)
 {
     char name[64];
@@ -21,9 +22,14 @@ static unsigned long long session_start(long sid)
     if (!f)
         return 0;
     if (fgets(line, sizeof line, f)) {
-        /* The command stands in parentheses and may hold blanks: count fields behind the last one. */
+        /* The command stands in parentheses and may hold blanks: count fields behind the last one.
+         */
         char *p = strrchr(line, ')');
-        if (p && sscanf(p + 1, " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu", &ticks) != 1)
+        if (p &&
+            sscanf(
+                p + 1,
+                " %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %llu",
+                &ticks) != 1)
             ticks = 0;
     }
     fclose(f);
@@ -37,7 +43,8 @@ static const char *run_id(void)
         return id;
     char made[64];
     long sid = (long)getsid(0);
-    snprintf(made, sizeof made, "%llx-%lx-%lx", session_start(sid), (unsigned long)sid, (unsigned long)getpgrp());
+    snprintf(made, sizeof made, "%llx-%lx-%lx", session_start(sid), (unsigned long)sid,
+             (unsigned long)getpgrp());
     setenv("CART_TRACE_RUN", made, 1);
     id = getenv("CART_TRACE_RUN");
     return id ? id : "";
@@ -64,8 +71,9 @@ void cart_trace(const char *event, const char *fields)
         return;
     struct timespec ts = {0, 0};
     clock_gettime(CLOCK_REALTIME, &ts);
-    json_t *own = json_pack("{s:s, s:s, s:s, s:i, s:f}", "event", event, "tool", cart_log_program(), "run", run_id(),
-                            "pid", (int)getpid(), "time", (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec);
+    json_t *own = json_pack("{s:s, s:s, s:s, s:i, s:f}", "event", event, "tool", cart_log_program(),
+                            "run", run_id(), "pid", (int)getpid(), "time",
+                            (double)ts.tv_sec + 1e-9 * (double)ts.tv_nsec);
     json_t *more = NULL;
     struct cart_buf line = CART_BUF_INIT;
     /* Tracing is a help for people who look at a run: it never makes the run fail. */

@@ -1,4 +1,5 @@
-/* Compiled with -DCART_VERSION and -DCART_LIBRARIES by the build, and again only when one of them changes. */
+/* Compiled with -DCART_VERSION and -DCART_LIBRARIES by the build, and again only when one of them
+ * changes. */
 #include "base/opt.h"
 
 const char *cart_version(void)

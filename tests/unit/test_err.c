@@ -14,7 +14,8 @@ static void test_messages(void **state)
 {
     (void)state;
     struct cart_err err = {0};
-    assert_int_equal(cart_err_set(&err, CART_EFORMAT, "tensor %s: expected %d", "k", 3), CART_EFORMAT);
+    assert_int_equal(cart_err_set(&err, CART_EFORMAT, "tensor %s: expected %d", "k", 3),
+                     CART_EFORMAT);
     assert_string_equal(err.msg, "tensor k: expected 3");
     assert_int_equal(cart_err_wrap(&err, CART_EMATCH, "file %d", 7), CART_EMATCH);
     assert_string_equal(err.msg, "file 7: tensor k: expected 3");
@@ -46,7 +47,8 @@ static void test_long_messages_keep_the_reason(void **state)
 static void test_statuses(void **state)
 {
     (void)state;
-    const int codes[] = {CART_OK, CART_EUSAGE, CART_EFORMAT, CART_ETRUNC, CART_EMATCH, CART_ESYS, CART_EAGAIN};
+    const int codes[] = {CART_OK,     CART_EUSAGE, CART_EFORMAT, CART_ETRUNC,
+                         CART_EMATCH, CART_ESYS,   CART_EAGAIN};
     const int statuses[] = {0, 2, 3, 3, 4, 5, 6};
     for (size_t i = 0; i < CART_COUNTOF(codes); i++)
         assert_int_equal(cart_err_status(codes[i]), statuses[i]);
@@ -65,12 +67,15 @@ static void test_escape(void **state)
 {
     (void)state;
     check_escape("plain", 5, 64, "plain");
-    check_escape("gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80", 15, 64, "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80");
+    check_escape("gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80", 15, 64,
+                 "gr\xc3\xbc\xc3\x9f \xe2\x82\xac \xf0\x9f\x98\x80");
     check_escape("a\x1b[2Jb\n", 7, 64, "a\\x1b[2Jb\\x0a");
     check_escape("x\0y", 3, 64, "x\\x00y");
     check_escape("\xff\xc0\xaf", 3, 64, "\\xff\\xc0\\xaf");
     check_escape("\xed\xa0\x80", 3, 64, "\\xed\\xa0\\x80");
-    check_escape("\xc2\x9b" "2J", 4, 64, "\\xc2\\x9b2J");
+    check_escape("\xc2\x9b"
+                 "2J",
+                 4, 64, "\\xc2\\x9b2J");
     check_escape("\xe2\x82", 2, 64, "\\xe2\\x82");
     check_escape("abcdefgh", 8, 9, "abcdefgh");
     check_escape("abcdefghi", 9, 9, "abcde...");
@@ -171,14 +176,10 @@ static void test_arena_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_long_messages_keep_the_reason),
-        cmocka_unit_test(test_statuses),
-        cmocka_unit_test(test_escape),
-        cmocka_unit_test(test_buffer),
-        cmocka_unit_test(test_array),
-        cmocka_unit_test(test_arena),
-        cmocka_unit_test(test_arena_overflow),
+        cmocka_unit_test(test_messages), cmocka_unit_test(test_long_messages_keep_the_reason),
+        cmocka_unit_test(test_statuses), cmocka_unit_test(test_escape),
+        cmocka_unit_test(test_buffer),   cmocka_unit_test(test_array),
+        cmocka_unit_test(test_arena),    cmocka_unit_test(test_arena_overflow),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);

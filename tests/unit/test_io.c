@@ -126,7 +126,8 @@ static void test_output_devices(void **state)
     assert_true(S_ISCHR(st.st_mode));
 }
 
-/* The directory turns into something else between open and commit: FILE is untouched and nothing is left. */
+/* The directory turns into something else between open and commit: FILE is untouched and nothing is
+ * left. */
 static void test_output_commit_fails(void **state)
 {
     (void)state;
@@ -220,14 +221,10 @@ static void test_slurp_limit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_output),
-        cmocka_unit_test(test_output_refused),
-        cmocka_unit_test(test_output_devices),
-        cmocka_unit_test(test_output_commit_fails),
-        cmocka_unit_test(test_publish),
-        cmocka_unit_test(test_map),
-        cmocka_unit_test(test_read),
-        cmocka_unit_test(test_slurp_limit),
+        cmocka_unit_test(test_output),         cmocka_unit_test(test_output_refused),
+        cmocka_unit_test(test_output_devices), cmocka_unit_test(test_output_commit_fails),
+        cmocka_unit_test(test_publish),        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_read),           cmocka_unit_test(test_slurp_limit),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, enter, leave);

@@ -23,9 +23,33 @@ static void test_refused(void **state)
 {
     (void)state;
     static const char *const bad[] = {
-        "", " ", "{", "[1,]", "{\"a\":1,}", "{\"a\":1 \"b\":2}", "[1] 2", "nul", "NaN", "Infinity", "-", "01", "1.", ".5",
-        "'a'", "\"\x01\"", "\"\\x\"", "\"\\ud800\"", "[1", "\xef\xbb\xbf{}", "\"\xff\"", "\"\xc0\xaf\"", "{1:2}", "1e999",
-        "99999999999999999999", "{\"a\":1,\"a\":2}", "// x\n1",
+        "",
+        " ",
+        "{",
+        "[1,]",
+        "{\"a\":1,}",
+        "{\"a\":1 \"b\":2}",
+        "[1] 2",
+        "nul",
+        "NaN",
+        "Infinity",
+        "-",
+        "01",
+        "1.",
+        ".5",
+        "'a'",
+        "\"\x01\"",
+        "\"\\x\"",
+        "\"\\ud800\"",
+        "[1",
+        "\xef\xbb\xbf{}",
+        "\"\xff\"",
+        "\"\xc0\xaf\"",
+        "{1:2}",
+        "1e999",
+        "99999999999999999999",
+        "{\"a\":1,\"a\":2}",
+        "// x\n1",
     };
     for (size_t i = 0; i < CART_COUNTOF(bad); i++)
         check_refused(bad[i], strlen(bad[i]), "line");
@@ -72,13 +96,17 @@ static void check_canonical(const char *text, const char *expected)
 static void test_canonical(void **state)
 {
     (void)state;
-    check_canonical(" { \"b\" : [ 1 , 2.50 , null ] , \"a\" : { } } ", "{\"a\":{},\"b\":[1,2.5,null]}");
-    check_canonical("\"\\u00e9\\/\\n\\u0001\\\"\\\\ \\ud83d\\ude00\"", "\"\xc3\xa9/\\n\\u0001\\\"\\\\ \xf0\x9f\x98\x80\"");
+    check_canonical(" { \"b\" : [ 1 , 2.50 , null ] , \"a\" : { } } ",
+                    "{\"a\":{},\"b\":[1,2.5,null]}");
+    check_canonical("\"\\u00e9\\/\\n\\u0001\\\"\\\\ \\ud83d\\ude00\"",
+                    "\"\xc3\xa9/\\n\\u0001\\\"\\\\ \xf0\x9f\x98\x80\"");
     check_canonical("\"a\\u0000b\"", "\"a\\u0000b\"");
     check_canonical("[true,false,-9223372036854775808,9223372036854775807]",
                     "[true,false,-9223372036854775808,9223372036854775807]");
-    check_canonical("[1.0,0.1,1e300,-0.0,5e-324,1e22]", "[1.0,0.1,1e+300,-0.0,4.94065645841247e-324,1e+22]");
-    check_canonical("{\"B\":1,\"a\":2,\"\xc3\xa4\":3,\"\":4}", "{\"\":4,\"B\":1,\"a\":2,\"\xc3\xa4\":3}");
+    check_canonical("[1.0,0.1,1e300,-0.0,5e-324,1e22]",
+                    "[1.0,0.1,1e+300,-0.0,4.94065645841247e-324,1e+22]");
+    check_canonical("{\"B\":1,\"a\":2,\"\xc3\xa4\":3,\"\":4}",
+                    "{\"\":4,\"B\":1,\"a\":2,\"\xc3\xa4\":3}");
 }
 
 static void test_reals_are_exact(void **state)
@@ -110,7 +138,8 @@ static void test_reals_are_exact(void **state)
 static void test_lookups(void **state)
 {
     (void)state;
-    const char *text = "{\"s\":\"x\",\"n\":7,\"r\":1.5,\"t\":true,\"o\":{},\"a\":[],\"z\":null,\"neg\":-1,\"nul\":\"a\\u0000b\"}";
+    const char *text = "{\"s\":\"x\",\"n\":7,\"r\":1.5,\"t\":true,\"o\":{},\"a\":[],\"z\":null,"
+                       "\"neg\":-1,\"nul\":\"a\\u0000b\"}";
     json_t *v = NULL;
     struct cart_err err = {0};
     assert_int_equal(cart_json_parse(&v, text, strlen(text), "input", &err), 0);
@@ -144,7 +173,8 @@ static void test_lookups(void **state)
     assert_int_equal(cart_json_u64_opt(v, "r", 6, &n, "head", &err), CART_EFORMAT);
     assert_int_equal(cart_json_array(v, "o", &child, "head", &err), CART_EFORMAT);
     assert_string_equal(err.msg, "head: o: expected an array, found an object");
-    assert_int_equal(cart_json_string(json_object_get(v, "a"), "s", &s, "head", &err), CART_EFORMAT);
+    assert_int_equal(cart_json_string(json_object_get(v, "a"), "s", &s, "head", &err),
+                     CART_EFORMAT);
     assert_int_equal(n, 7);
     json_decref(v);
 }

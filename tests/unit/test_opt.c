@@ -1,4 +1,5 @@
-/* base/opt.h: the strictness of command lines. Help and version are tested on the tools themselves. */
+/* base/opt.h: the strictness of command lines. Help and version are tested on the tools themselves.
+ */
 #include "base/opt.h"
 
 #include <setjmp.h>
@@ -42,8 +43,12 @@ static int parse(struct parsed *p, char *line)
         CART_OPT_ENUM(0, "choice", &p->o.choice, "one|two|three", "a choice"),
         CART_OPT_END,
     };
-    struct cart_tool tool = {
-        "cart-test", "tests options", "[FILE]...", table, CART_USES_OUTPUT | CART_USES_JOBS | CART_USES_MODEL, &p->o.common};
+    struct cart_tool tool = {"cart-test",
+                             "tests options",
+                             "[FILE]...",
+                             table,
+                             CART_USES_OUTPUT | CART_USES_JOBS | CART_USES_MODEL,
+                             &p->o.common};
     p->argv[p->argc++] = (char *)(uintptr_t) "cart-test";
     for (char *t = strtok_r(line, " ", &line); t; t = strtok_r(NULL, " ", &line))
         p->argv[p->argc++] = strcmp(t, "\x1f") == 0 ? t + 1 : t;
@@ -59,7 +64,8 @@ static void test_good(void **state)
 {
     (void)state;
     struct parsed p;
-    char line[] = "a -fs 12 --name=x=y b -cONE --cartridge two -c three --seed 18446744073709551615 --rate -2.5e-1 - "
+    char line[] = "a -fs 12 --name=x=y b -cONE --cartridge two -c three --seed "
+                  "18446744073709551615 --rate -2.5e-1 - "
                   "--choice two";
     assert_int_equal(parse(&p, line), 0);
     assert_false(p.done);
@@ -133,7 +139,8 @@ static void test_bad_lines(void **state)
         {"-s -1", "--size: expected a whole number from 1 to 1048576, found '-1'"},
         {"-s 0x10", "--size: expected a whole number from 1 to 1048576, found '0x10'"},
         {"-s 1.5", "--size: expected a whole number from 1 to 1048576, found '1.5'"},
-        {"-s 18446744073709551617", "--size: expected a whole number from 1 to 1048576, found '18446744073709551617'"},
+        {"-s 18446744073709551617",
+         "--size: expected a whole number from 1 to 1048576, found '18446744073709551617'"},
         {"-s \x1f", "--size: expected a whole number from 1 to 1048576, found ''"},
         {"--rate nan", "--rate: expected a number from -1 to 1, found 'nan'"},
         {"--rate 0x1", "--rate: expected a number from -1 to 1, found '0x1'"},
@@ -177,7 +184,8 @@ static void test_environment(void **state)
     unsetenv("CART_CPU");
 }
 
-/* Under a parallel make that keeps its pipe to itself there is one core for us; outside one there are all. */
+/* Under a parallel make that keeps its pipe to itself there is one core for us; outside one there
+ * are all. */
 static void test_jobserver_without_pipe(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* base/pool.h: every unit exactly once, whatever the number of threads; hammered, because its faults are races. */
+/* base/pool.h: every unit exactly once, whatever the number of threads; hammered, because its
+ * faults are races. */
 #include "base/clock.h"
 #include "base/pool.h"
 
@@ -72,7 +73,8 @@ static void other(void *ctx, size_t unit, size_t worker)
     ((struct sum *)ctx)->out[unit] = ~(uint64_t)unit;
 }
 
-/* Functions and contexts change between regions too, and a pause lets workers fall asleep now and then. */
+/* Functions and contexts change between regions too, and a pause lets workers fall asleep now and
+ * then. */
 static void test_regions_do_not_mix(void **state)
 {
     (void)state;
@@ -127,7 +129,8 @@ static void read_float_mode(void *ctx, size_t unit, size_t worker)
     ((unsigned *)ctx)[unit] = _mm_getcsr() & ~0x3fU;
 }
 
-/* A host program that flushes denormals or rounds down must not change a result, nor find its own mode changed. */
+/* A host program that flushes denormals or rounds down must not change a result, nor find its own
+ * mode changed. */
 static void test_float_mode(void **state)
 {
     (void)state;

@@ -167,12 +167,9 @@ static void test_cpu_choice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_philox),
-        cmocka_unit_test(test_keys_are_separate),
-        cmocka_unit_test(test_distributions),
-        cmocka_unit_test(test_numbers_never_change),
-        cmocka_unit_test(test_digests),
-        cmocka_unit_test(test_streaming_hash),
+        cmocka_unit_test(test_philox),        cmocka_unit_test(test_keys_are_separate),
+        cmocka_unit_test(test_distributions), cmocka_unit_test(test_numbers_never_change),
+        cmocka_unit_test(test_digests),       cmocka_unit_test(test_streaming_hash),
         cmocka_unit_test(test_cpu_choice),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -1,0 +1,77 @@
+#!/usr/bin/env bats
+# What every tool has in common: help, version, usage errors, a full disk, closed standard descriptors.
+
+load ../helper/common
+
+tools() {
+    local t
+    for t in "$CART_ROOT"/tools/cart-*.c; do
+        basename "$t" .c
+    done
+}
+
+@test "-h and --help print the same usage on standard output and succeed" {
+    for t in $(tools); do
+        "$t" -h > h 2> err
+        "$t" --help > help 2>> err
+        cmp h help
+        cart_equal '' "$(cat err)" "$t: standard error"
+        cart_equal "usage: $t [-hqvV]" "$(head -n 1 h | cut -c "1-$((15 + ${#t}))")"
+    done
+}
+
+@test "-V names tool, compiler, CPU path and libraries" {
+    for t in $(tools); do
+        "$t" -V > v 2> err
+        cart_equal "$t" "$(awk 'NR == 1 { print $1 }' v)"
+        grep -qE "^$t [0-9]+\.[0-9]+" v
+        cart_equal 'compiler: cpu: libraries: ' "$(awk 'NR > 1 { printf "%s ", $1 }' v)"
+        cart_equal '' "$(cat err)" "$t: standard error"
+    done
+}
+
+@test "an unknown option is one line on standard error and status 2" {
+    for t in $(tools); do
+        cart_must_fail 2 "$t" --no-such-option > out 2> err
+        cart_equal "$t: unknown option --no-such-option: see $t -h" "$(cat err)"
+        cart_equal '' "$(cat out)" "$t: standard output"
+        cart_must_fail 2 "$t" --hel > out 2> err
+    done
+}
+
+@test "a CPU path that does not exist is status 2" {
+    for t in $(tools); do
+        CART_CPU=sse9 cart_must_fail 2 "$t" -V > out 2> err
+        cart_has err 'CART_CPU: expected generic, avx2, avx512 or baseline, found sse9'
+    done
+}
+
+@test "help to a full disk is status 5" {
+    for t in $(tools); do
+        cart_must_fail 5 "$t" -h > /dev/full 2> err
+        cart_equal "$t: standard output: writing: No space left on device" "$(cat err)"
+    done
+}
+
+@test "help into a pipe that closes dies silently by SIGPIPE or is done before" {
+    for t in $(tools); do
+        status=0
+        { "$t" -h 2> err || echo $? > status; } | true
+        cart_equal '' "$(cat err)" "$t: standard error"
+        [ ! -e status ] || cart_equal 141 "$(cat status)" "$t"
+        rm -f status
+    done
+}
+
+@test "help to a closed standard output is no crash" {
+    for t in $(tools); do
+        cart_must_fail 5 "$t" -h >&- 2> err
+        cart_has err 'standard output: writing: Bad file descriptor'
+    done
+}
+
+@test "CART_TRACE records start and exit of every process under one run" {
+    t=$(tools | head -n 1)
+    CART_TRACE=trace CART_TRACE_RUN=r1 cart_must_fail 2 "$t" --no-such-option 2> err
+    cart_equal 'exit r1 2' "$(jq -r '[.event, .run, .status] | join(" ")' trace)"
+}
