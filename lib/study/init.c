@@ -349,14 +349,8 @@ int cart_init_describe(json_t **out, const struct cart_model *m, const struct ca
     if ((r = wrapper_text(&open, m, open_ids, n_open, err)) == 0 &&
         (r = wrapper_text(&close, m, close_ids, n_close, err)) == 0 &&
         (r = cart_corpus_digest(corpus, digest, err)) == 0) {
-        struct cart_cartridge_about about = {p,
-                                             frozen,
-                                             steps,
-                                             cart_chat_profile(chat),
-                                             open.data,
-                                             close.data,
-                                             digest,
-                                             recipe,
+        struct cart_cartridge_about about = {p,         frozen,     steps,  cart_chat_profile(chat),
+                                             open.data, close.data, digest, recipe,
                                              history};
         r = cart_cartridge_describe(out, m, &about, err);
     }
