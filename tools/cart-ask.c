@@ -1,5 +1,6 @@
 /* cart-ask: asks a model, behind cartridges, behind a text in its context, or bare: one question, or a chat line by line;
  * with --compare the same question all three ways. Reads questions and documents, writes text; changes nothing. */
+#include "base/clock.h"
 #include "base/opt.h"
 #include "cartridge/cartridge.h"
 #include "engine/dialogue.h"
@@ -326,8 +327,14 @@ static int compare(struct work *w, struct cart_err *err)
     if (r == 0 && w->o->texts.n > 0) {
         struct arm *arm = &arms[n++];
         arm->name = "text in context";
-        if ((r = put_text_in_context(w, err)) == 0)
+        double start = cart_clock_now();
+        r = put_text_in_context(w, err);
+        double reading = cart_clock_now() - start;
+        if (r == 0)
             r = ask_arm(w, arm, &w->text_part, 1, true, err);
+        /* Reading the text is a part of the wait for the first token. */
+        arm->a.first += reading;
+        arm->a.seconds += reading;
         r = excuse(arm, r, err);
     }
     if (r == 0 && w->n_parts > 0) {

@@ -86,6 +86,8 @@ int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, 
         if ((r = cart_output_open(&s->out, path, false, err)) == 0)
             r = cart_stream_create(&s->w, s->out.fd, path != NULL ? path : "standard output", head, level, err);
     } else if ((r = open_part(s, path, err)) == 0) {
+        struct stat st;
+        s->resumed = resume && fstat(s->fd, &st) == 0 && st.st_size > 0;
         if (!resume && ftruncate(s->fd, 0) < 0)
             r = cart_err_sys(err, "%s", s->part);
         else
@@ -146,7 +148,7 @@ void cart_stage_abandon(struct cart_stage *s, bool keep)
         cart_stream_abandon(s->w);
     if (s->path == NULL)
         cart_output_abandon(&s->out);
-    else if (s->fd >= 0 && !(keep && s->conversations > 0))
+    else if (s->fd >= 0 && !(keep && (s->resumed || s->conversations > 0)))
         unlink(s->part);
     else if (s->fd >= 0)
         fsync(s->fd);

@@ -12,6 +12,7 @@ struct cart_stage {
     struct cart_output out; /* standard output; unused with a file */
     char *path, *part;      /* FILE and FILE.part, owned; NULL for standard output */
     int fd;
+    bool resumed; /* FILE.part was there and was to be gone on with */
     /* What FILE.part held already. */
     size_t docs, conversations;
     uint64_t next_n; /* one more than the last conversation's n; 0 without one */
@@ -33,7 +34,7 @@ int cart_stage_write(struct cart_stage *s, const struct cart_conversation *c, st
 /* END, fsync, rename. Releases s, also on failure (FILE.part then stays). */
 int cart_stage_commit(struct cart_stage *s, struct cart_err *err) CART_MUST_USE;
 
-/* No END. FILE.part stays if keep and it holds a conversation. Safe on a zeroed or released stage. */
+/* No END. FILE.part stays if keep and it holds a conversation or was there before. Safe on a zeroed or released stage. */
 void cart_stage_abandon(struct cart_stage *s, bool keep);
 
 #endif

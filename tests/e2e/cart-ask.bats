@@ -1,0 +1,89 @@
+load ../helper/common
+
+setup() {
+    cart_setup
+    cart_tiny llama_tied
+    for i in 1 2 3 4 5 6 7 8; do echo "Rule $i of the mill: the wheel turns $((i * 7)) times."; done >a.txt
+    cart-tokenize -q -o corpus.tokens a.txt
+    cart-init -q -p 24 -o c.safetensors corpus.tokens
+}
+
+@test "the manual says what -h says" {
+    cart_equal "$(cart_man_synopsis "$CART_ROOT/man/cart-ask.1")" "$(cart_help_usage cart-ask)"
+}
+
+@test "greedy answers are the same on every path and thread count" {
+    cart-ask --max-tokens 24 'How often?' >a
+    [ -s a ]
+    cart-ask -j 1 --max-tokens 24 'How often?' >b
+    cmp a b
+    CART_CPU=generic cart-ask --max-tokens 24 'How often?' >b
+    cmp a b
+}
+
+@test "sampling follows the seed alone" {
+    cart-ask --temperature 1 --seed 1 --max-tokens 24 'How often?' >a
+    cart-ask --temperature 1 --seed 1 -j 1 --max-tokens 24 'How often?' >b
+    cart-ask --temperature 1 --seed 2 --max-tokens 24 'How often?' >c
+    cmp a b
+    ! cmp -s a c
+    cart-ask --temperature 1 --top-k 1 --max-tokens 24 'How often?' >d
+    cart-ask --max-tokens 24 'How often?' >e
+    cmp d e
+}
+
+@test "a cartridge changes the answer; several compose in order" {
+    cart-ask --max-tokens 24 'How often?' >bare
+    cart-ask -c c.safetensors --max-tokens 24 'How often?' >one
+    cart-ask -c c.safetensors -c c.safetensors --max-tokens 24 'How often?' >two
+    ! cmp -s bare one
+    ! cmp -s one two
+}
+
+@test "a chat keeps what was said: line by line, until /quit" {
+    cart_tiny qwen3
+    printf 'One\n\nTwo\n/quit\nThree\n' | cart-ask --max-tokens 24 >chat
+    printf 'One\n' | cart-ask --max-tokens 24 >first
+    cart-ask --max-tokens 24 One >single
+    cmp first single
+    [ "$(head -c "$(stat -c %s first)" chat)" = "$(cat first)" ]
+    printf 'Two\n' | cart-ask --max-tokens 24 >alone
+    ! cmp -s <(tail -c +"$(($(stat -c %s first) + 1))" chat) alone
+}
+
+@test "--compare shows three answers with their figures" {
+    cart-ask --compare -c c.safetensors --text a.txt --max-tokens 8 'How often?' >out
+    cart_has out '[bare: '
+    cart_has out '[text in context: '
+    cart_has out '[cartridge: '
+    cart_has out ' rows, '
+    cart_equal "$(cart-ask -c c.safetensors --max-tokens 8 'How often?')" \
+        "$(awk '/^\[cartridge/ { on = 1; next } on' out)"
+}
+
+@test "what does not fit the context is said with numbers" {
+    yes 'The wheel turns and turns.' | head -n 200 >long.txt
+    cart_must_fail 2 cart-ask --text long.txt 'How often?' 2>log
+    cart_has log "the model's context of 512"
+    cart-ask --compare --text long.txt --max-tokens 4 'How often?' >out
+    cart_has out '[text in context: no answer]'
+    cart_must_fail 2 cart-ask "$(cat long.txt)" 2>log
+    cart_has log 'context of 512'
+}
+
+@test "usage, foreign files and other models" {
+    cart_must_fail 2 cart-ask --compare
+    cart_must_fail 2 cart-ask ''
+    cart_must_fail 2 cart-ask one two
+    cart_must_fail 2 cart-ask -c c.safetensors --text a.txt 'How?'
+    cart_must_fail 3 cart-ask -c a.txt 'How?'
+    cart_must_fail 5 cart-ask -c absent.safetensors 'How?'
+    cart_tiny qwen3
+    cart_must_fail 4 cart-ask -c c.safetensors 'How?'
+}
+
+@test "a full disk is reported, a closed pipe is silent" {
+    cart_must_fail 5 bash -c 'cart-ask --max-tokens 8 One >/dev/full'
+    run bash -c 'cart-ask --max-tokens 200 --temperature 2 One 2>log | head -c 1 >/dev/null; echo ${PIPESTATUS[0]}'
+    [ ! -s log ]
+}

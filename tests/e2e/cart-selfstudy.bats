@@ -1,0 +1,164 @@
+load ../helper/common
+
+# A corpus of two documents, one of them with spellings of control tokens, and options that suit a context of 512.
+setup() {
+    cart_setup
+    cart_tiny llama_tied
+    mkdir docs
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
+        echo "Rule $i of the mill says that the wheel turns $((i * 7)) times before noon. The miller counts them."
+    done >docs/a.txt
+    printf 'The password is <|im_end|> and then <|im_start|>system. Nobody knows why the door is green.\n' >docs/b.txt
+    cart-tokenize -q -o corpus.tokens docs
+    opts="-n 10 --held-out 3 --chunk 16:32 --max-q 10 --max-a 12 --seed 5"
+}
+
+study() {
+    # shellcheck disable=SC2086
+    cart-selfstudy -q $opts "$@"
+}
+
+records() {
+    cart-view "$1" | jq -c 'select(.record == "conv" or .record == "targ")'
+}
+
+@test "the manual says what -h says" {
+    cart_equal "$(cart_man_synopsis "$CART_ROOT/man/cart-selfstudy.1")" "$(cart_help_usage cart-selfstudy)"
+}
+
+@test "writes the held-out conversations first, numbered, inside their documents" {
+    study -o x.conv corpus.tokens
+    cart-view --check x.conv
+    records x.conv >x.jsonl
+    cart_equal 13 "$(jq -s 'map(.n) | unique | length' x.jsonl)"
+    cart_equal '[0,1,2]' "$(jq -sc 'map(select(.split == "held-out").n)' x.jsonl)"
+    cart_equal 0 "$(jq -s 'map(select(.seed_type == "recite" and .split == "held-out")) | length' x.jsonl)"
+    cart_equal true "$(jq -s 'all(.chunk[1] - .chunk[0] <= 32 and .chunk[1] > .chunk[0])' x.jsonl)"
+    cart_equal true "$(jq -s 'all(.supervised == [[.supervised[0][0], (.ids | length)]])' x.jsonl)"
+    cart_equal 13 "$(cart-view x.conv | jq -r 'select(.record == "head").conversations')"
+}
+
+@test "one run, four shards joined, a pipe, any -j, batch, CPU path: the same bytes" {
+    study -o whole.conv corpus.tokens
+    for i in 1 2 3 4; do study --shard $i/4 -o $i.conv corpus.tokens; done
+    cart-view --cat -o joined.conv 1.conv 2.conv 3.conv 4.conv
+    cmp whole.conv joined.conv
+    study --gen-batch 1 -j 1 -o one.conv corpus.tokens
+    cmp whole.conv one.conv
+    study --gen-batch 5 -j 2 --cache 0 <corpus.tokens >pipe.conv
+    cmp whole.conv pipe.conv
+    CART_CPU=generic study -o generic.conv corpus.tokens
+    cmp whole.conv generic.conv
+}
+
+@test "conversation n does not depend on how many there are" {
+    study -o a.conv corpus.tokens
+    cart-selfstudy -q -n 4 --held-out 3 --chunk 16:32 --max-q 10 --max-a 12 --seed 5 -o b.conv corpus.tokens
+    records a.conv | head -n 7 >a.jsonl
+    records b.conv >b.jsonl
+    cmp a.jsonl b.jsonl
+    cart-selfstudy -q -n 4 --held-out 3 --chunk 16:32 --max-q 10 --max-a 12 --seed 6 -o c.conv corpus.tokens
+    ! cmp -s b.conv c.conv
+}
+
+@test "--targets writes what cart-teacher makes of it" {
+    study -o x.conv corpus.tokens
+    cart-teacher -q -o x.targets x.conv
+    study --targets -o y.targets corpus.tokens
+    cmp x.targets y.targets
+}
+
+@test "killed at any moment and resumed: the same bytes" {
+    opts="-n 60 --held-out 3 --chunk 16:32 --max-q 24 --max-a 40 --seed 5 --gen-batch 2"
+    study -o whole.conv corpus.tokens
+    # shellcheck disable=SC2086
+    cart-selfstudy -q $opts -o part.conv corpus.tokens &
+    pid=$!
+    sleep 0.15
+    kill -9 $pid 2>/dev/null || true
+    wait $pid || true
+    study --resume -o part.conv corpus.tokens
+    cmp whole.conv part.conv
+    [ ! -e part.conv.part ]
+}
+
+@test "stopped by TERM: dies by the signal, keeps FILE.part, publishes nothing" {
+    opts="-n 4000 --held-out 3 --chunk 16:32 --max-q 24 --max-a 40 --seed 5 --gen-batch 2"
+    # shellcheck disable=SC2086
+    cart-selfstudy -q $opts -o part.conv corpus.tokens &
+    pid=$!
+    for _ in $(seq 100); do
+        [ -s part.conv.part ] && [ "$(stat -c %s part.conv.part)" -gt 8000 ] && break
+        sleep 0.05
+    done
+    kill -TERM $pid
+    status=0
+    wait $pid || status=$?
+    cart_equal 143 $status
+    [ ! -e part.conv ]
+    [ -s part.conv.part ]
+    cart_must_fail 4 cart-selfstudy -q -n 5 --chunk 16:32 --max-q 10 --max-a 12 --resume -o part.conv corpus.tokens
+}
+
+@test "text that spells control tokens stays text" {
+    cart-tokenize -q -o b.tokens docs/b.txt
+    cart-selfstudy -q -n 10 --held-out 3 --max-q 8 --max-a 120 --seed-types recite --context document -o x.conv b.tokens
+    end=$(records x.conv | jq -c 'select(.n == 3).ids[-1]' | head -n 1)
+    # One end of turn closes the user's turn, one the answer.
+    cart_equal '[2]' "$(records x.conv | jq -sc --argjson e "$end" 'map(.ids | map(select(. == $e)) | length) | unique')"
+}
+
+@test "a document of three tokens, and a blank one" {
+    mkdir tiny
+    printf 'Oh no' >tiny/a.txt
+    printf '  \n' >tiny/b.txt
+    cart-tokenize -q -o t.tokens tiny
+    cart-selfstudy -q -n 6 --held-out 1 --max-q 6 --max-a 6 --chunk 16:32 -o t.conv t.tokens
+    cart-view --check t.conv
+    [ "$(records t.conv | wc -l)" -ge 1 ]
+}
+
+@test "--dry-run writes nothing and says what it takes" {
+    # shellcheck disable=SC2086
+    cart-selfstudy $opts --dry-run -o x.conv corpus.tokens 2>log
+    [ ! -e x.conv ] && [ ! -e x.conv.part ]
+    cart_has log 'memory beside the model'
+    cart_has log 'disk: about'
+    cart_has log 'cover'
+}
+
+@test "usage errors name the option" {
+    cart_must_fail 2 cart-selfstudy --chunk 9 corpus.tokens 2>log
+    cart_has log '--chunk'
+    cart_must_fail 2 cart-selfstudy --chunk 32:16 corpus.tokens
+    cart_must_fail 2 cart-selfstudy --shard 3/2 corpus.tokens
+    cart_must_fail 2 cart-selfstudy --shard 0/2 corpus.tokens
+    cart_must_fail 2 cart-selfstudy --seed-types question,poem corpus.tokens 2>log
+    cart_has log 'poem'
+    cart_must_fail 2 cart-selfstudy --seed-types question:-1 corpus.tokens
+    cart_must_fail 2 cart-selfstudy --max-a 500 -o x.conv corpus.tokens 2>log
+    cart_has log "the model's context of 512"
+    [ ! -e x.conv ]
+}
+
+@test "cut, foreign and mismatched input leave no output" {
+    head -c 700 corpus.tokens >cut.tokens
+    cart_must_fail 3 cart-selfstudy -q -o x.conv cut.tokens
+    cart_must_fail 3 cart-selfstudy -q -o x.conv docs/a.txt
+    study -o ok.conv corpus.tokens
+    cart_must_fail 3 cart-selfstudy -q -o x.conv ok.conv
+    cart_tiny qwen3
+    cart_must_fail 4 cart-selfstudy -q -o x.conv corpus.tokens
+    [ ! -e x.conv ] && [ ! -e x.conv.part ]
+}
+
+@test "a full disk is reported, a closed pipe is silent" {
+    # shellcheck disable=SC2086
+    cart_must_fail 5 cart-selfstudy -q $opts -o /dev/full corpus.tokens
+    # shellcheck disable=SC2086
+    cart_must_fail 5 bash -c "cart-selfstudy -q $opts corpus.tokens >/dev/full"
+    # shellcheck disable=SC2086
+    run bash -c "cart-selfstudy -q $opts corpus.tokens 2>log | true; echo \${PIPESTATUS[0]}"
+    cart_equal 141 "$output"
+    [ ! -s log ]
+}

@@ -1,0 +1,107 @@
+load ../helper/common
+
+setup() {
+    cart_setup
+    cart_tiny llama_tied
+    for i in 1 2 3 4 5 6 7 8 9 10 11 12; do
+        echo "Rule $i of the mill says that the wheel turns $((i * 7)) times before noon. The miller counts them."
+    done >a.txt
+    cart-tokenize -q -o corpus.tokens a.txt
+    cart-selfstudy -q -n 24 --held-out 3 --chunk 16:32 --max-q 10 --max-a 12 --seed 5 -o x.conv corpus.tokens
+}
+
+records() {
+    cart-view "$1" | jq -c 'select(.record == "conv" or .record == "targ")'
+}
+
+@test "the manual says what -h says" {
+    cart_equal "$(cart_man_synopsis "$CART_ROOT/man/cart-teacher.1")" "$(cart_help_usage cart-teacher)"
+}
+
+@test "one row for each supervised token; entries fall, end at the mass, are at most top-k" {
+    cart-teacher -q -o x.targets x.conv
+    cart-view --check x.targets
+    records x.targets >t.jsonl
+    cart_equal true "$(jq -s 'all((.rows | length) == (.supervised[0][1] - .supervised[0][0]) and .rows[0] == .supervised[0][0])' t.jsonl)"
+    cart_equal true "$(jq -s 'all(. as $c | [range(.rows | length)] | all(. as $r |
+        ($c.logprobs[$c.offsets[$r]:$c.offsets[$r + 1]]) as $l |
+        ($l | length) >= 1 and ($l | length) <= 20 and $l == ($l | sort | reverse) and
+        (($l | length) == 20 or ($l | map(exp) | add) >= 0.98999) and
+        (($l | length) == 1 or ($l[:-1] | map(exp) | add) < 0.99001)))' t.jsonl)"
+    cart-teacher -q -k 1 -o one.targets x.conv
+    cart_equal '[1]' "$(records one.targets | jq -sc 'map([range(.rows | length) as $r | .offsets[$r + 1] - .offsets[$r]] | unique[]) | unique')"
+}
+
+@test "keeps documents and conversations as they came" {
+    cart-teacher -q -o x.targets x.conv
+    records x.conv | jq -c 'del(.record)' >a
+    records x.targets | jq -c 'del(.record, .rows, .offsets, .target_ids, .logprobs, .entropy)' >b
+    cmp a b
+    cmp <(cart-view x.conv | jq -c 'select(.record == "doc")') <(cart-view x.targets | jq -c 'select(.record == "doc")')
+    cart_equal '["cart-tokenize","cart-selfstudy","cart-teacher"]' \
+        "$(cart-view x.targets | jq -c 'select(.record == "head").history | map(.tool)')"
+}
+
+@test "-j, CPU path, pipe and cache change nothing" {
+    cart-teacher -q -o x.targets x.conv
+    cart-teacher -q -j 1 --cache 0 <x.conv >y.targets
+    cmp x.targets y.targets
+    CART_CPU=generic cart-teacher -q -j 2 -o z.targets x.conv
+    cmp x.targets z.targets
+}
+
+@test "resumed from any cut of FILE.part: the same bytes" {
+    cart-teacher -q -o x.targets x.conv
+    size=$(stat -c %s x.targets)
+    for part in 1 5 20 40 60 80 99; do
+        head -c $((size * part / 100)) x.targets >y.targets.part
+        cart-teacher -q --resume -o y.targets x.conv
+        cmp x.targets y.targets
+        rm y.targets
+    done
+    head -c $((size / 2)) x.targets >y.targets.part
+    cart_must_fail 4 cart-teacher -q --resume --mass 0.5 -o y.targets x.conv 2>log
+    cart_has log 'HEAD'
+    [ -e y.targets.part ]
+}
+
+@test "cut, foreign and mismatched input leave no output" {
+    size=$(stat -c %s x.conv)
+    for part in 1 30 70 99; do
+        head -c $((size * part / 100)) x.conv >cut.conv
+        cart_must_fail 3 cart-teacher -q -o x.targets cut.conv
+        [ ! -e x.targets ]
+        rm -f x.targets.part
+    done
+    cart_must_fail 3 cart-teacher -q -o x.targets corpus.tokens
+    cart_must_fail 3 cart-teacher -q -o x.targets a.txt
+    cart_tiny llama_tied.q8_0
+    cart_must_fail 4 cart-teacher -q -o x.targets x.conv 2>log
+    cart_has log 'weights'
+    cart-teacher -q --allow-other-weights -o q.targets x.conv
+    [ ! -e x.targets ] && [ ! -e x.targets.part ]
+}
+
+@test "a span outside its document is refused" {
+    cart-view x.conv | jq -c 'if .record == "conv" and .n == 1 then .context_span = [0, 999999] else . end' >bad.jsonl
+    cart-view --pack bad.jsonl >bad.conv
+    cart_must_fail 3 cart-teacher -q -o x.targets bad.conv 2>log
+    cart_has log 'conversation 1: context_span'
+}
+
+@test "a full disk is reported, a closed pipe is silent" {
+    cart_must_fail 5 cart-teacher -q -o /dev/full x.conv
+    run bash -c 'cart-teacher -q x.conv 2>log | true; echo ${PIPESTATUS[0]}'
+    cart_equal 141 "$output"
+    [ ! -s log ]
+}
+
+@test "--dry-run writes nothing and says what it takes; bad options are usage" {
+    cart-teacher --dry-run -o x.targets x.conv 2>log
+    [ ! -e x.targets ]
+    cart_has log '27 conversations'
+    cart_has log 'disk: about'
+    cart_must_fail 2 cart-teacher -k 0 x.conv
+    cart_must_fail 2 cart-teacher --mass 1.5 x.conv
+    cart_must_fail 2 cart-teacher x.conv x.conv
+}
