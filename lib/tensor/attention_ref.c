@@ -8,7 +8,7 @@
 
 #define LANES 16
 
-static float row_value(const void *base, int dtype, size_t i)
+static float value_at(const void *base, int dtype, size_t i)
 {
     switch (dtype) {
     case CART_F16:
@@ -31,22 +31,26 @@ static size_t find_segment(const struct cart_attn_item *it, size_t j, size_t *ro
     return s;
 }
 
-static float key_value(const struct cart_attn_item *it, const struct cart_attn_dims *d, size_t j, size_t kv, size_t i,
-                       bool value)
+/* k and v of logical key j, head kv, as f32 [DH]. */
+static void key_read(const struct cart_attn_item *it, const struct cart_attn_dims *d, size_t j, size_t kv, float *k,
+                     float *v)
 {
     size_t row;
     const struct cart_kv_segment *s = &it->segs[find_segment(it, j, &row)];
 
-    return row_value(value ? s->v : s->k, s->dtype, row * s->stride + kv * d->DH + i);
+    for (size_t i = 0; i < d->DH; i++) {
+        k[i] = value_at(s->k, s->dtype, row * s->stride + kv * d->DH + i);
+        v[i] = value_at(s->v, s->dtype, row * s->stride + kv * d->DH + i);
+    }
 }
 
-static float score(const struct cart_attn_item *it, const struct cart_attn_dims *d, const float *q, size_t j, size_t kv)
+static float dot(const float *a, const float *b, size_t n)
 {
     float c = 0;
 
-    for (size_t i = 0; i < d->DH; i++)
-        c = fmaf(q[i], key_value(it, d, j, kv, i, false), c);
-    return d->scale * c;
+    for (size_t i = 0; i < n; i++)
+        c = fmaf(a[i], b[i], c);
+    return c;
 }
 
 static float tree_of_halves(float lane[LANES])
@@ -62,9 +66,11 @@ static void add_block(const struct cart_attn_item *it, const struct cart_attn_di
                       size_t j0, size_t j1, float *m, float *l, float *o)
 {
     float s[CART_ATTN_BLOCK], lane[LANES] = {0}, m_new = *m, alpha;
+    float k[CART_ATTN_HEAD_MAX], v[CART_ATTN_HEAD_MAX];
 
     for (size_t j = j0; j < j1; j++) {
-        s[j - j0] = score(it, d, q, j, kv);
+        key_read(it, d, j, kv, k, v);
+        s[j - j0] = d->scale * dot(q, k, d->DH);
         if (s[j - j0] > m_new)
             m_new = s[j - j0];
     }
@@ -75,9 +81,10 @@ static void add_block(const struct cart_attn_item *it, const struct cart_attn_di
     for (size_t j = j0; j < j1; j++) {
         float p = cart_expf(s[j - j0] - m_new);
 
+        key_read(it, d, j, kv, k, v);
         lane[j % LANES] += p;
         for (size_t i = 0; i < d->DH; i++)
-            o[i] = fmaf(p, key_value(it, d, j, kv, i, true), o[i]);
+            o[i] = fmaf(p, v[i], o[i]);
     }
     *l = fmaf(*l, alpha, tree_of_halves(lane));
     *m = m_new;
@@ -143,7 +150,7 @@ static void backward_row(const struct cart_attn_item *it, const struct cart_attn
     const float *dout = g->dout + t * g->lddo + h * d->DH;
     const float *stats = it->stats + (t * d->H + h) * 2;
     float *dq = g->dq + t * g->lddq + h * d->DH;
-    float lane[LANES] = {0}, delta, inverse = 1.0f / stats[1];
+    float k[CART_ATTN_HEAD_MAX], v[CART_ATTN_HEAD_MAX], lane[LANES] = {0}, delta, inverse = 1.0f / stats[1];
 
     for (size_t i = 0; i < (d->DH + LANES - 1) / LANES * LANES; i++)
         lane[i % LANES] = fmaf(i < d->DH ? dout[i] : 0, i < d->DH ? out[i] : 0, lane[i % LANES]);
@@ -151,13 +158,14 @@ static void backward_row(const struct cart_attn_item *it, const struct cart_attn
     for (size_t j = begin; j < end; j++) {
         size_t row, s = find_segment(it, j, &row);
         size_t at = (row * d->HK + kv) * d->DH;
-        float p = cart_expf(score(it, d, q, j, kv) - stats[0]) * inverse, dp = 0, ds;
+        float p, dp, ds;
 
-        for (size_t i = 0; i < d->DH; i++)
-            dp = fmaf(dout[i], key_value(it, d, j, kv, i, true), dp);
+        key_read(it, d, j, kv, k, v);
+        p = cart_expf(d->scale * dot(q, k, d->DH) - stats[0]) * inverse;
+        dp = dot(dout, v, d->DH);
         ds = (p * (dp - delta)) * d->scale;
         for (size_t i = 0; i < d->DH; i++) {
-            dq[i] = fmaf(ds, key_value(it, d, j, kv, i, false), dq[i]);
+            dq[i] = fmaf(ds, k[i], dq[i]);
             if (g->dk[s])
                 g->dk[s][at + i] = fmaf(ds, q[i], g->dk[s][at + i]);
             if (g->dv[s])

@@ -216,7 +216,8 @@ static void test_forward_variants(void **state)
             for (size_t s = 0; s < n; s++) {
                 struct cart_attn_item it = item_of(&x, 0, x.T, x.out, x.stats);
 
-                if (s == 0 && c > 2)
+                /* The plain variants are slow, above all sanitized: one cut of each kind will do. */
+                if (s < 2 && c > 0 && c != 1 + 2 * (i % CART_COUNTOF(cuts)))
                     continue;
                 stream_blank(&x);
                 cart_attention_forward_with(sets[s]->attention, &it, 1, &x.d, pools[(c + s) % POOLS]);
@@ -517,6 +518,7 @@ static void test_backward_variants(void **state)
         stream_define(&x);
         for (size_t c = 0; c < CART_COUNTOF(cuts); c++) {
             unsigned skip = without[(i + 2 * c) % CART_COUNTOF(without)];
+            size_t plain = c == i % CART_COUNTOF(cuts) ? 0 : 2; /* the slow variants see one cut of each shape */
             struct cart_attn_item it;
             struct cart_attn_grad g;
             struct grads want;
@@ -526,7 +528,7 @@ static void test_backward_variants(void **state)
             it = item_of(&x, 0, x.T, x.want, x.want_stats);
             g = grad_of(&want, 0, x.ld);
             cart_attention_backward_ref(&it, &g, 1, &x.d);
-            for (size_t s = 0; s < n; s++) {
+            for (size_t s = plain; s < n; s++) {
                 struct grads got = grads_make(&x, skip);
 
                 g = grad_of(&got, 0, x.ld);
