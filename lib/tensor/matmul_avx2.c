@@ -145,7 +145,7 @@ CART_ALWAYS_INLINE __m256 half_float(int dtype, const uint8_t *b) /* eight value
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_bytes(b)), 16));
 }
 
-/* Sixteen values: piece s of group g of the block at b. */
+/* Sixteen values: piece s of group g; b = widen_at(). */
 CART_ALWAYS_INLINE struct lanes widen_piece(int dtype, const uint8_t *b, const struct widen_state *st, size_t g, size_t s)
 {
     struct lanes v;
@@ -153,36 +153,35 @@ CART_ALWAYS_INLINE struct lanes widen_piece(int dtype, const uint8_t *b, const s
     __m128i codes;
 
     if (widen_is_float(dtype)) {
-        size_t bytes = widen_bytes(dtype) / 4;
+        size_t bytes = widen_bytes(dtype) / 32;
 
         v.low = half_float(dtype, b + 2 * s * bytes);
         v.high = half_float(dtype, b + 2 * s * bytes + bytes);
         return v;
     }
     codes = widen_codes(dtype, b, g, s);
-    if (widen_block(dtype) == 256) {
-        size_t i = widen_state_index(dtype, g, s);
-
-        scale = _mm256_set1_ps(st->scale[i]);
-        if (widen_has_min(dtype))
-            min = _mm256_set1_ps(st->min[i]);
-    } else {
-        scale = _mm256_broadcastss_ps(widen_scale(dtype, b));
-        if (widen_has_min(dtype))
-            min = _mm256_broadcastss_ps(load_f16(b + 2, 0));
-    }
+    if (dtype == CART_Q8_0)
+        scale = _mm256_broadcastss_ps(load_f16(b, 0));
+    else
+        scale = _mm256_set1_ps(st->scale[widen_state_index(dtype, g, s)]);
+    if (widen_has_min(dtype))
+        min = _mm256_set1_ps(st->min[widen_state_index(dtype, g, s)]);
     v.low = half_value(dtype, codes, scale, min);
     v.high = half_value(dtype, _mm_srli_si128(codes, 8), scale, min);
     return v;
 }
 
-/* The first n < 16 values of a floating type, zeros behind them; reads no further. */
-CART_ALWAYS_INLINE struct lanes widen_tail(int dtype, const uint8_t *b, size_t n)
+/* Piece s of the single block at b; of a floating type only the left < 16 values that remain, zeros behind them. */
+CART_ALWAYS_INLINE struct lanes widen_rest(int dtype, const uint8_t *b, const struct widen_state *st, size_t s, size_t left)
 {
-    uint8_t copy[LANES * sizeof(float)] = {0};
+    if (widen_is_float(dtype)) {
+        uint8_t copy[LANES * sizeof(float)] = {0};
+        size_t bytes = widen_bytes(dtype) / WIDEN_SPAN;
 
-    memcpy(copy, b, n * (widen_bytes(dtype) / 32));
-    return widen_piece(dtype, copy, NULL, 0, 0);
+        memcpy(copy, b + s * LANES * bytes, (left < LANES ? left : LANES) * bytes);
+        return widen_piece(dtype, copy, NULL, 0, 0);
+    }
+    return s == 0 ? widen_piece(dtype, b, st, 0, 0) : widen_piece(dtype, b, st, 0, 1);
 }
 
 CART_ALWAYS_INLINE void lanes_store(float *out, struct lanes v)
@@ -193,22 +192,24 @@ CART_ALWAYS_INLINE void lanes_store(float *out, struct lanes v)
 
 CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *out, size_t step, int dtype)
 {
-    const size_t block = widen_block(dtype), group = widen_group(dtype), bytes = widen_bytes(dtype);
+    const size_t group = widen_group(dtype), bytes = widen_bytes(dtype);
     const uint8_t *b = (const uint8_t *)row + widen_offset(dtype, k0);
     struct widen_state st;
 
-    for (; n >= block; n -= block, b += bytes) {
-        widen_head(dtype, b, &st);
-        for (size_t g = 0; g < block / group; g++)
+    for (; n >= WIDEN_SPAN; n -= WIDEN_SPAN, b += bytes) {
+        widen_heads(dtype, b, &st);
+        for (size_t g = 0; g < WIDEN_SPAN / group; g++)
 #pragma GCC unroll 4
             for (size_t s = 0; s < group / LANES; s++, out += step)
-                lanes_store(out, widen_piece(dtype, b, &st, g, s));
+                lanes_store(out, widen_piece(dtype, widen_at(dtype, b, g), &st, g, s));
     }
-    for (size_t s = 0; widen_is_float(dtype) && s * LANES < n; s++, out += step) {
-        const uint8_t *at = b + s * LANES * (bytes / 32);
-        size_t left = n - s * LANES;
+    for (size_t done = 0; !widen_is_k(dtype) && done < n; done += LANES, out += step) {
+        const uint8_t *at = b + done / 32 * (bytes / 8);
+        size_t s = done / LANES % 2;
 
-        lanes_store(out, left < LANES ? widen_tail(dtype, at, left) : widen_piece(dtype, at, NULL, 0, 0));
+        if (s == 0)
+            widen_head_one(dtype, at, &st);
+        lanes_store(out, widen_rest(dtype, at, &st, s, n - done));
     }
 }
 
@@ -225,11 +226,12 @@ CART_ALWAYS_INLINE void gemv_step(struct lanes c[GEMV_COLS], const float *x, con
     }
 }
 
-/* Four rows of W, widened in registers. */
-CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const void *const *rows, size_t k, int dtype)
+/* Four rows of W, widened in registers. Rows that come next lie ahead bytes behind; see widen_fetch. */
+CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const void *const *rows, size_t k, size_t ahead, int dtype)
 {
-    const size_t block = widen_block(dtype), group = widen_group(dtype), bytes = widen_bytes(dtype);
-    const uint8_t *row[GEMV_COLS];
+    const size_t group = widen_group(dtype), bytes = widen_bytes(dtype), groups = WIDEN_SPAN / group;
+    const bool near = widen_fetch_near(dtype, 2 * ahead);
+    const uint8_t *row[GEMV_COLS], *next = (const uint8_t *)rows[0] + ahead;
     struct widen_state st[GEMV_COLS];
     struct lanes c[GEMV_COLS], v[GEMV_COLS];
     size_t off = 0;
@@ -239,25 +241,31 @@ CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const void *const *r
         row[j] = rows[j];
         c[j].low = c[j].high = _mm256_setzero_ps();
     }
-    for (; k >= block; k -= block, off += bytes) {
+    for (; k >= WIDEN_SPAN; k -= WIDEN_SPAN, off += bytes) {
         for (size_t j = 0; j < GEMV_COLS; j++)
-            widen_head(dtype, row[j] + off, &st[j]);
-        for (size_t g = 0; g < block / group; g++) {
+            widen_heads(dtype, row[j] + off, &st[j]);
+        for (size_t g = 0; g < groups; g++, next += bytes * GEMV_COLS / groups) {
+            widen_fetch(next, bytes * GEMV_COLS / groups, near);
 #pragma GCC unroll 4
             for (size_t s = 0; s < group / LANES; s++, x += LANES) {
 #pragma GCC unroll 4
                 for (size_t j = 0; j < GEMV_COLS; j++)
-                    v[j] = widen_piece(dtype, row[j] + off, &st[j], g, s);
+                    v[j] = widen_piece(dtype, widen_at(dtype, row[j] + off, g), &st[j], g, s);
                 gemv_step(c, x, v);
             }
         }
     }
-    for (size_t s = 0; widen_is_float(dtype) && s * LANES < k; s++, x += LANES) {
-        size_t left = k - s * LANES, at = off + s * LANES * (bytes / 32);
+    for (size_t done = 0; !widen_is_k(dtype) && done < k; done += LANES, x += LANES) {
+        size_t s = done / LANES % 2;
 
 #pragma GCC unroll 4
-        for (size_t j = 0; j < GEMV_COLS; j++)
-            v[j] = left < LANES ? widen_tail(dtype, row[j] + at, left) : widen_piece(dtype, row[j] + at, NULL, 0, 0);
+        for (size_t j = 0; j < GEMV_COLS; j++) {
+            const uint8_t *b = row[j] + off + done / 32 * (bytes / 8);
+
+            if (s == 0)
+                widen_head_one(dtype, b, &st[j]);
+            v[j] = widen_rest(dtype, b, &st[j], s, k - done);
+        }
         gemv_step(c, x, v);
     }
     _mm_storeu_ps(y, sum_four(_mm256_add_ps(c[0].low, c[0].high), _mm256_add_ps(c[1].low, c[1].high),
@@ -266,9 +274,9 @@ CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const void *const *r
 
 /* One function per type. */
 #define INSTANCES(type)                                                                                               \
-    static void gemv_##type(float *y, const float *x, const void *const *rows, size_t k)                              \
+    static void gemv_##type(float *y, const float *x, const void *const *rows, size_t k, size_t ahead)                \
     {                                                                                                                 \
-        gemv_rows(y, x, rows, k, CART_##type);                                                                        \
+        gemv_rows(y, x, rows, k, ahead, CART_##type);                                                                 \
     }                                                                                                                 \
     static void widen_##type(const void *row, size_t k0, size_t n, float *out, size_t step)                           \
     {                                                                                                                 \
@@ -284,14 +292,14 @@ EACH_TYPE(INSTANCES)
 #define ENTRY(type) [CART_##type] = {gemv_##type, widen_##type},
 
 static const struct {
-    void (*gemv)(float *y, const float *x, const void *const *rows, size_t k);
+    void (*gemv)(float *y, const float *x, const void *const *rows, size_t k, size_t ahead);
     void (*widen)(const void *row, size_t k0, size_t n, float *out, size_t step);
 } entries[] = {EACH_TYPE(ENTRY)};
 
 static void gemv(float *y, const float *x, const struct cart_rows *w)
 {
     for (size_t j = 0; j < CART_GEMV_ROWS; j += GEMV_COLS)
-        entries[w->dtype].gemv(y + j, x, w->row + j, w->k);
+        entries[w->dtype].gemv(y + j, x, w->row + j, w->k, w->ahead / 2);
 }
 
 static void widen(int dtype, const void *row, size_t k0, size_t n, float *out, size_t step)

@@ -7,8 +7,7 @@
 #include "tensor/variant.h"
 #include "tensor/widen_avx512_impl.h"
 
-enum { LANES = CART_TILE_LANES, COLS = CART_TILE_COLS, WIDE = CART_TILE_WIDE, ROWS = 6, FUSED_ROWS = 4,
-       FETCH_NEAR = 12 << 10 };
+enum { LANES = CART_TILE_LANES, COLS = CART_TILE_COLS, WIDE = CART_TILE_WIDE, ROWS = 6, FUSED_ROWS = 4 };
 
 /* --- sums of lanes -------------------------------------------------------------------------------------------- */
 
@@ -148,45 +147,34 @@ CART_ALWAYS_INLINE void fused_step(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const f
             c[r][j] = _mm512_fmadd_ps(a[r], v[j], c[r][j]);
 }
 
-/* The next rows lie behind these ones and are fetched in the order of their addresses, which the hardware follows, in
- * steps as large as what is being read; into the first-level cache only if they leave room there for the rest. */
-CART_ALWAYS_INLINE void fetch_ahead(const uint8_t *p, size_t bytes, bool near)
-{
-    if (near) {
-#pragma GCC unroll 16
-        for (size_t line = 0; line < bytes; line += 64)
-            _mm_prefetch((const void *)(p + line), _MM_HINT_T0);
-    } else {
-#pragma GCC unroll 16
-        for (size_t line = 0; line < bytes; line += 64)
-            _mm_prefetch((const void *)(p + line), _MM_HINT_T1);
-    }
-}
-
 /* The chains of R rows of x with C rows of W, widened in registers. x [k16][R][16]; panel [k16][C][16] or NULL. */
 CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const float *x, float *panel,
                                      const struct cart_rows *w, int dtype, size_t R, size_t C)
 {
-    const size_t block = widen_block(dtype), group = widen_group(dtype), bytes = widen_bytes(dtype);
-    size_t off = widen_offset(dtype, w->k0), n_blocks = w->k / block, rest = w->k % block;
-    const bool near = !widen_is_float(dtype) && w->ahead <= FETCH_NEAR;
-    const uint8_t *row[CART_GEMV_ROWS];
+    const size_t group = widen_group(dtype), bytes = widen_bytes(dtype), groups = WIDEN_SPAN / group;
+    const bool near = widen_fetch_near(dtype, w->ahead);
+    size_t off = widen_offset(dtype, w->k0), rest = w->k % WIDEN_SPAN;
+    const uint8_t *row[CART_GEMV_ROWS], *next = (const uint8_t *)w->row[0] + w->ahead + off * C;
     struct widen_state st[CART_GEMV_ROWS];
+    uint8_t codes[CART_GEMV_ROWS][64];
     __m512 v[CART_GEMV_ROWS];
 
 #pragma GCC unroll 8
     for (size_t j = 0; j < C; j++)
         row[j] = w->row[j];
-    for (size_t i = 0; i < n_blocks; i++, off += bytes) {
-        fetch_ahead(row[0] + w->ahead + off * C, bytes * C, near);
+    for (size_t i = 0; i < w->k / WIDEN_SPAN; i++, off += bytes) {
         for (size_t j = 0; j < C; j++)
-            widen_head(dtype, row[j] + off, &st[j]);
-        for (size_t g = 0; g < block / group; g++) {
+            widen_heads(dtype, row[j] + off, &st[j]);
+        for (size_t g = 0; g < groups; g++, next += bytes * C / groups) {
+            widen_fetch(next, bytes * C / groups, near);
+#pragma GCC unroll 8
+            for (size_t j = 0; j < C; j++)
+                widen_group_codes(dtype, widen_at(dtype, row[j] + off, g), g, codes[j]);
 #pragma GCC unroll 4
             for (size_t s = 0; s < group / LANES; s++) {
 #pragma GCC unroll 8
                 for (size_t j = 0; j < C; j++)
-                    v[j] = widen_piece(dtype, row[j] + off, &st[j], g, s);
+                    v[j] = widen_piece(dtype, widen_at(dtype, row[j] + off, g), &st[j], codes[j], g, s);
                 fused_step(c, x, v, panel, R, C);
                 x += LANES * R;
                 if (panel)
@@ -194,13 +182,18 @@ CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const
             }
         }
     }
-    /* Only floating types have a rest, of up to 31 values. */
-    for (size_t s = 0; widen_is_float(dtype) && s * LANES < rest; s++) {
-        size_t n = rest - s * LANES, at = off + s * LANES * (bytes / 32);
+    /* What is left of the row: blocks of 32, or values of a floating type. */
+    for (size_t done = 0; !widen_is_k(dtype) && done < rest; done += LANES) {
+        size_t s = done / LANES % 2, left = rest - done;
 
 #pragma GCC unroll 8
-        for (size_t j = 0; j < C; j++)
-            v[j] = n < LANES ? widen_tail(dtype, row[j] + at, n) : widen_piece(dtype, row[j] + at, NULL, 0, 0);
+        for (size_t j = 0; j < C; j++) {
+            const uint8_t *b = row[j] + off + done / 32 * (bytes / 8);
+
+            if (s == 0)
+                widen_head_one(dtype, b, &st[j]);
+            v[j] = widen_rest(dtype, b, &st[j], s, left);
+        }
         fused_step(c, x, v, panel, R, C);
         x += LANES * R;
         if (panel)
@@ -241,22 +234,28 @@ CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const struct cart_ro
 
 CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *out, size_t step, int dtype)
 {
-    const size_t block = widen_block(dtype), group = widen_group(dtype), bytes = widen_bytes(dtype);
+    const size_t group = widen_group(dtype), bytes = widen_bytes(dtype);
     const uint8_t *b = (const uint8_t *)row + widen_offset(dtype, k0);
     struct widen_state st;
 
-    for (; n >= block; n -= block, b += bytes) {
-        widen_head(dtype, b, &st);
-        for (size_t g = 0; g < block / group; g++)
+    for (; n >= WIDEN_SPAN; n -= WIDEN_SPAN, b += bytes) {
+        widen_heads(dtype, b, &st);
+        for (size_t g = 0; g < WIDEN_SPAN / group; g++) {
+            uint8_t codes[64];
+
+            widen_group_codes(dtype, widen_at(dtype, b, g), g, codes);
 #pragma GCC unroll 4
             for (size_t s = 0; s < group / LANES; s++, out += step)
-                _mm512_storeu_ps(out, widen_piece(dtype, b, &st, g, s));
+                _mm512_storeu_ps(out, widen_piece(dtype, widen_at(dtype, b, g), &st, codes, g, s));
+        }
     }
-    for (size_t s = 0; widen_is_float(dtype) && s * LANES < n; s++, out += step) {
-        const uint8_t *at = b + s * LANES * (bytes / 32);
-        size_t left = n - s * LANES;
+    for (size_t done = 0; !widen_is_k(dtype) && done < n; done += LANES, out += step) {
+        const uint8_t *at = b + done / 32 * (bytes / 8);
+        size_t s = done / LANES % 2;
 
-        _mm512_storeu_ps(out, left < LANES ? widen_tail(dtype, at, left) : widen_piece(dtype, at, NULL, 0, 0));
+        if (s == 0)
+            widen_head_one(dtype, at, &st);
+        _mm512_storeu_ps(out, widen_rest(dtype, at, &st, s, n - done));
     }
 }
 

@@ -3,8 +3,10 @@
  * widening, of the fused tiles and of the one-row product are made of these. Only for files compiled with AVX2, FMA
  * and F16C at least.
  *
- * A *group* is what a kernel does between two looks at its loop counter: 32 values, or 64 in the K formats; piece s of
- * a group is sixteen values, and s is a constant where these functions are used. */
+ * Kernels go by *spans* of 256 values: one block of a K format, eight blocks of the others. The heads of a span are
+ * decoded together, first; then come its *groups* (64 values of a K format, 32 of the others) in pieces of sixteen.
+ * Piece s of a group is a constant where these functions are used. What remains of a row behind its last whole span
+ * goes by single blocks of 32, and in floating types by values. */
 #ifndef CART_TENSOR_WIDEN_X86_IMPL_H
 #define CART_TENSOR_WIDEN_X86_IMPL_H
 #ifdef __AVX2__
@@ -15,8 +17,9 @@
 #include <immintrin.h>
 #include <string.h>
 
-/* What a row of a K format decodes at the head of each block of 256: scale and negated minimum of each sixteen or
- * thirty-two values. */
+enum { WIDEN_SPAN = 256 };
+
+/* Scale and negated minimum of each 16 or 32 values of a span of a row; floating types have none. */
 struct widen_state {
     float scale[16], min[16];
 };
@@ -26,47 +29,38 @@ CART_ALWAYS_INLINE bool widen_is_float(int dtype)
     return dtype == CART_F32 || dtype == CART_F16 || dtype == CART_BF16;
 }
 
-CART_ALWAYS_INLINE size_t widen_block(int dtype) /* values between two heads; floating types go by 32, too */
+CART_ALWAYS_INLINE bool widen_is_k(int dtype) /* one block of 256 values */
 {
-    switch (dtype) {
-    case CART_Q2_K:
-    case CART_Q3_K:
-    case CART_Q4_K:
-    case CART_Q5_K:
-    case CART_Q6_K:
-    case CART_IQ4_XS:
-        return 256;
-    default:
-        return 32;
-    }
+    return dtype == CART_Q2_K || dtype == CART_Q3_K || dtype == CART_Q4_K || dtype == CART_Q5_K ||
+           dtype == CART_Q6_K || dtype == CART_IQ4_XS;
 }
 
 CART_ALWAYS_INLINE size_t widen_group(int dtype)
 {
-    return widen_block(dtype) == 256 ? 64 : 32;
+    return widen_is_k(dtype) ? 64 : 32;
 }
 
-CART_ALWAYS_INLINE size_t widen_bytes(int dtype) /* of widen_block values */
+CART_ALWAYS_INLINE size_t widen_bytes(int dtype) /* of a span */
 {
     switch (dtype) {
     case CART_F32:
-        return 128;
+        return 1024;
     case CART_F16:
     case CART_BF16:
-        return 64;
+        return 512;
     case CART_Q8_0:
-        return 34;
+        return 8 * 34;
     case CART_Q4_0:
     case CART_IQ4_NL:
-        return 18;
+        return 8 * 18;
     case CART_Q4_1:
-        return 20;
+        return 8 * 20;
     case CART_Q5_0:
-        return 22;
+        return 8 * 22;
     case CART_Q5_1:
-        return 24;
+        return 8 * 24;
     case CART_MXFP4:
-        return 17;
+        return 8 * 17;
     case CART_Q2_K:
         return 84;
     case CART_Q3_K:
@@ -84,10 +78,18 @@ CART_ALWAYS_INLINE size_t widen_bytes(int dtype) /* of widen_block values */
     }
 }
 
-/* Where value k of a row starts: floating types have no blocks, others are asked for whole ones only. */
+/* Where value k of a row starts; k a multiple of the block, which is 1 for floating types. */
 CART_ALWAYS_INLINE size_t widen_offset(int dtype, size_t k)
 {
-    return widen_is_float(dtype) ? k * (widen_bytes(dtype) / 32) : k / widen_block(dtype) * widen_bytes(dtype);
+    if (widen_is_float(dtype))
+        return k * (widen_bytes(dtype) / WIDEN_SPAN);
+    return widen_is_k(dtype) ? k / WIDEN_SPAN * widen_bytes(dtype) : k / 32 * (widen_bytes(dtype) / 8);
+}
+
+/* What widen_codes wants for group g of the span at b: the span in a K format, else the block of the group. */
+CART_ALWAYS_INLINE const uint8_t *widen_at(int dtype, const uint8_t *b, size_t g)
+{
+    return widen_is_k(dtype) ? b : b + g * (widen_bytes(dtype) / 8);
 }
 
 CART_ALWAYS_INLINE bool widen_has_min(int dtype)
@@ -123,7 +125,7 @@ CART_ALWAYS_INLINE __m128 load_f16(const uint8_t *p, int sign)
     return _mm_cvtph_ps(_mm_cvtsi32_si128(load_u16(p) ^ sign));
 }
 
-/* --- block heads of the K formats ----------------------------------------------------------------------------- */
+/* --- heads of a span -------------------------------------------------------------------------------------------- */
 
 /* out [8] = d * eight codes (signed bytes in the low half of codes). */
 CART_ALWAYS_INLINE void store_scales(float *out, __m128 d, __m128i codes)
@@ -190,9 +192,58 @@ CART_ALWAYS_INLINE void head_iq4_xs(const uint8_t *b, struct widen_state *st)
     _mm256_storeu_ps(st->scale, _mm256_mul_ps(_mm256_broadcastss_ps(load_f16(b, 0)), _mm256_cvtepi32_ps(code)));
 }
 
-CART_ALWAYS_INLINE void widen_head(int dtype, const uint8_t *b, struct widen_state *st)
+/* Eight blocks with one f16 each, step bytes apart. */
+CART_ALWAYS_INLINE void heads_scale(const uint8_t *b, size_t step, struct widen_state *st)
 {
+    __m128i d = _mm_setr_epi16((short)load_u16(b), (short)load_u16(b + step), (short)load_u16(b + 2 * step),
+                               (short)load_u16(b + 3 * step), (short)load_u16(b + 4 * step),
+                               (short)load_u16(b + 5 * step), (short)load_u16(b + 6 * step),
+                               (short)load_u16(b + 7 * step));
+
+    _mm256_storeu_ps(st->scale, _mm256_cvtph_ps(d));
+}
+
+/* Eight blocks with two f16 each, scale and minimum. */
+CART_ALWAYS_INLINE void heads_scale_min(const uint8_t *b, size_t step, struct widen_state *st)
+{
+    __m128i low = _mm_setr_epi32((int)load_u32(b), (int)load_u32(b + step), (int)load_u32(b + 2 * step),
+                                 (int)load_u32(b + 3 * step));
+    __m128i high = _mm_setr_epi32((int)load_u32(b + 4 * step), (int)load_u32(b + 5 * step),
+                                  (int)load_u32(b + 6 * step), (int)load_u32(b + 7 * step));
+    __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+
+    low = _mm_shuffle_epi8(low, apart);
+    high = _mm_shuffle_epi8(high, apart);
+    _mm256_storeu_ps(st->scale, _mm256_cvtph_ps(_mm_unpacklo_epi64(low, high)));
+    _mm256_storeu_ps(st->min, _mm256_cvtph_ps(_mm_unpackhi_epi64(low, high)));
+}
+
+/* 2^(e - 128) of MXFP4, half the scale because its codes are doubled: subnormal for e < 2. */
+CART_ALWAYS_INLINE float mxfp4_scale(uint32_t e)
+{
+    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128((int)(e < 2 ? 0x00200000u << e : (e - 1) << 23))));
+}
+
+/* Decodes the heads of the span at b. Q8_0 has so little to do otherwise that it reads each head where it stands. */
+CART_ALWAYS_INLINE void widen_heads(int dtype, const uint8_t *b, struct widen_state *st)
+{
+    const size_t step = widen_bytes(dtype) / 8;
+
     switch (dtype) {
+    case CART_Q4_0:
+    case CART_Q5_0:
+    case CART_IQ4_NL:
+        heads_scale(b, step, st);
+        break;
+    case CART_Q4_1:
+    case CART_Q5_1:
+        heads_scale_min(b, step, st);
+        break;
+    case CART_MXFP4:
+#pragma GCC unroll 8
+        for (size_t i = 0; i < 8; i++)
+            st->scale[i] = mxfp4_scale(b[i * step]);
+        break;
     case CART_Q2_K:
         head_q2_k(b, st);
         break;
@@ -212,6 +263,17 @@ CART_ALWAYS_INLINE void widen_head(int dtype, const uint8_t *b, struct widen_sta
     default:
         break;
     }
+}
+
+/* Decodes the head of the single block of 32 at b, as the first of a span. */
+CART_ALWAYS_INLINE void widen_head_one(int dtype, const uint8_t *b, struct widen_state *st)
+{
+    if (dtype == CART_MXFP4)
+        st->scale[0] = mxfp4_scale(b[0]);
+    else if (!widen_is_float(dtype) && dtype != CART_Q8_0)
+        _mm_store_ss(st->scale, load_f16(b, 0));
+    if (widen_has_min(dtype))
+        _mm_store_ss(st->min, load_f16(b + 2, 0));
 }
 
 /* --- codes ---------------------------------------------------------------------------------------------------- */
@@ -286,7 +348,7 @@ CART_ALWAYS_INLINE __m128i codes_q6_k(const uint8_t *b, size_t g, size_t s)
     return _mm_sub_epi8(code, _mm_set1_epi8(32));
 }
 
-/* Sixteen codes: piece s of group g of the block at b. Not for floating types. */
+/* Sixteen codes: piece s of group g, b = widen_at(). Not for floating types. */
 CART_ALWAYS_INLINE __m128i widen_codes(int dtype, const uint8_t *b, size_t g, size_t s)
 {
     switch (dtype) {
@@ -324,20 +386,32 @@ CART_ALWAYS_INLINE __m128i widen_codes(int dtype, const uint8_t *b, size_t g, si
 /* Which entry of struct widen_state piece s of group g goes with: one for 32 values, or for sixteen. */
 CART_ALWAYS_INLINE size_t widen_state_index(int dtype, size_t g, size_t s)
 {
+    if (!widen_is_k(dtype))
+        return g;
     if (dtype == CART_Q4_K || dtype == CART_Q5_K || dtype == CART_IQ4_XS)
         return 2 * g + s / 2;
     return 4 * g + s;
 }
 
-/* The scale of a block of 32 in lane 0. */
-CART_ALWAYS_INLINE __m128 widen_scale(int dtype, const uint8_t *b)
+/* Rows of W that come next lie behind these ones. They are fetched in the order of their addresses, which the
+ * hardware follows, as fast as what is read now; into the first-level cache only if they leave room there. */
+CART_ALWAYS_INLINE void widen_fetch(const uint8_t *p, size_t bytes, bool near)
 {
-    if (dtype == CART_MXFP4) { /* 2^(e - 128): subnormal for e < 2 */
-        uint32_t e = b[0];
-
-        return _mm_castsi128_ps(_mm_cvtsi32_si128((int)(e < 2 ? 0x00200000u << e : (e - 1) << 23)));
+    if (near) {
+#pragma GCC unroll 16
+        for (size_t line = 0; line < bytes; line += 64)
+            _mm_prefetch((const void *)(p + line), _MM_HINT_T0);
+    } else {
+#pragma GCC unroll 16
+        for (size_t line = 0; line < bytes; line += 64)
+            _mm_prefetch((const void *)(p + line), _MM_HINT_T1);
     }
-    return load_f16(b, 0);
+}
+
+/* Whether ahead bytes of rows leave room. Floating types are read too fast for it to matter. */
+CART_ALWAYS_INLINE bool widen_fetch_near(int dtype, size_t ahead)
+{
+    return !widen_is_float(dtype) && ahead <= 12 << 10;
 }
 
 #endif
