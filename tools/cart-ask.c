@@ -1,5 +1,6 @@
-/* cart-ask: asks a model, behind cartridges, behind a text in its context, or bare: one question, or a chat line by line;
- * with --compare the same question all three ways. Reads questions and documents, writes text; changes nothing. */
+/* cart-ask: asks a model, behind cartridges, behind a text in its context, or bare: one question,
+ * or a chat line by line; with --compare the same question all three ways. Reads questions and
+ * documents, writes text; changes nothing. */
 #include "base/clock.h"
 #include "base/opt.h"
 #include "cartridge/cartridge.h"
@@ -60,7 +61,8 @@ static int open_cartridges(struct work *w, struct cart_err *err)
         return cart_err_memory(err, "cartridges", 0);
     for (size_t i = 0; i < n; i++) {
         const char *path = w->o->cartridges.items[i];
-        if ((r = cart_cartridge_open(&w->cartridges[i], w->m, path, &co, warning, sizeof warning, err)) < 0)
+        if ((r = cart_cartridge_open(&w->cartridges[i], w->m, path, &co, warning, sizeof warning,
+                                     err)) < 0)
             return r;
         if (warning[0] != '\0')
             cart_log(CART_LOG_WARNING, "%s: %s", path, warning);
@@ -86,7 +88,8 @@ static int read_text(struct work *w, struct cart_err *err)
     if ((r = cart_docs_open(&docs, w->o->texts.items, w->o->texts.n, &none, err)) < 0)
         return r;
     while ((r = cart_docs_next(docs, &doc, err)) == 1) {
-        r = cart_tokenizer_encode(cart_model_tokenizer(w->m), doc.text, doc.n_text, 0, &ids, NULL, err);
+        r = cart_tokenizer_encode(cart_model_tokenizer(w->m), doc.text, doc.n_text, 0, &ids, NULL,
+                                  err);
         if (r < 0)
             break;
     }
@@ -97,7 +100,8 @@ static int read_text(struct work *w, struct cart_err *err)
         all.n = corpus.tokens = w->text_tokens = ids.n;
         corpus.docs = &all;
         corpus.n_docs = 1;
-        r = cart_context_build(&w->text, w->chat, &corpus, CART_CONTEXT_DOCUMENT, 0, (struct cart_range){0, ids.n}, err);
+        r = cart_context_build(&w->text, w->chat, &corpus, CART_CONTEXT_DOCUMENT, 0,
+                               (struct cart_range){0, ids.n}, err);
     }
     cart_docs_close(docs);
     cart_ids_release(&ids);
@@ -110,8 +114,10 @@ static int open_all(struct work *w, struct cart_err *err)
     int r;
 
     if ((r = cart_model_open(&w->m, w->o->common.model, &mo, err)) < 0 ||
-        (r = cart_model_chat(w->m, &w->chat, err)) < 0 || (r = cart_pool_new(&w->pool, w->o->common.jobs, err)) < 0 ||
-        (r = cart_engine_new(&w->e, w->m, w->pool, 0, err)) < 0 || (r = open_cartridges(w, err)) < 0)
+        (r = cart_model_chat(w->m, &w->chat, err)) < 0 ||
+        (r = cart_pool_new(&w->pool, w->o->common.jobs, err)) < 0 ||
+        (r = cart_engine_new(&w->e, w->m, w->pool, 0, err)) < 0 ||
+        (r = open_cartridges(w, err)) < 0)
         return r;
     return w->o->texts.n > 0 ? read_text(w, err) : 0;
 }
@@ -150,7 +156,8 @@ static int print_text(void *ctx, const char *text, size_t n, struct cart_err *er
     return 0;
 }
 
-static int answer(struct cart_dialogue *d, const struct options *o, const char *text, size_t n, struct cart_err *err)
+static int answer(struct cart_dialogue *d, const struct options *o, const char *text, size_t n,
+                  struct cart_err *err)
 {
     struct cart_dialogue_answer a;
     int r = cart_dialogue_ask(d, text, n, &o->sampling, o->max_tokens, print_text, NULL, &a, err);
@@ -159,8 +166,9 @@ static int answer(struct cart_dialogue *d, const struct options *o, const char *
         return r;
     if (a.finish == CART_FINISH_LENGTH)
         cart_log(CART_LOG_INFO, "the answer was cut after %zu tokens", a.tokens);
-    cart_log(CART_LOG_INFO, "first token after %.2f s, %.1f tokens/s, %zu rows, %.1f MiB of keys and values", a.first,
-             a.tokens > 1 ? (double)(a.tokens - 1) / (a.seconds - a.first) : 0.0, a.rows,
+    cart_log(CART_LOG_INFO,
+             "first token after %.2f s, %.1f tokens/s, %zu rows, %.1f MiB of keys and values",
+             a.first, a.tokens > 1 ? (double)(a.tokens - 1) / (a.seconds - a.first) : 0.0, a.rows,
              (double)a.kv_bytes / 1048576.0);
     return 0;
 }
@@ -202,9 +210,8 @@ static int converse(struct work *w, struct cart_err *err)
     bool text = o->texts.n > 0;
     int r = text ? put_text_in_context(w, err) : 0;
 
-    if (r < 0 ||
-        (r = cart_dialogue_new(&d, w->e, text ? &w->text_part : w->parts, text ? 1 : w->n_parts,
-                               text || w->n_parts > 0, err)) < 0)
+    if (r < 0 || (r = cart_dialogue_new(&d, w->e, text ? &w->text_part : w->parts,
+                                        text ? 1 : w->n_parts, text || w->n_parts > 0, err)) < 0)
         return r;
     r = o->question != NULL ? answer(d, o, o->question, strlen(o->question), err) : chat(d, o, err);
     cart_dialogue_free(d);
@@ -219,16 +226,16 @@ static int collect(void *ctx, const char *text, size_t n, struct cart_err *err)
 }
 
 /* A question that does not fit is a finding, not a failure. */
-static int ask_arm(struct work *w, struct arm *arm, const struct cart_kv_part *const *parts, size_t n_parts,
-                   bool behind, struct cart_err *err)
+static int ask_arm(struct work *w, struct arm *arm, const struct cart_kv_part *const *parts,
+                   size_t n_parts, bool behind, struct cart_err *err)
 {
     const struct options *o = w->o;
     struct cart_dialogue *d = NULL;
     int r = cart_dialogue_new(&d, w->e, parts, n_parts, behind, err);
 
     if (r == 0)
-        r = cart_dialogue_ask(d, o->question, strlen(o->question), &o->sampling, o->max_tokens, collect, &arm->answer,
-                              &arm->a, err);
+        r = cart_dialogue_ask(d, o->question, strlen(o->question), &o->sampling, o->max_tokens,
+                              collect, &arm->answer, &arm->a, err);
     cart_dialogue_free(d);
     return r;
 }
@@ -261,8 +268,8 @@ static void arm_figures(const struct arm *a, char *out, size_t cap)
         snprintf(out, cap, "no answer");
     else
         snprintf(out, cap, "first token %.2f s, %.1f tokens/s, %zu rows, %.2f MiB", a->a.first,
-                 a->a.tokens > 1 ? (double)(a->a.tokens - 1) / (a->a.seconds - a->a.first) : 0.0, a->a.rows,
-                 (double)a->a.kv_bytes / 1048576.0);
+                 a->a.tokens > 1 ? (double)(a->a.tokens - 1) / (a->a.seconds - a->a.first) : 0.0,
+                 a->a.rows, (double)a->a.kv_bytes / 1048576.0);
 }
 
 /* Prints the next line of text, at most width characters, padded; returns what is left of it. */
@@ -387,17 +394,25 @@ int main(int argc, char **argv)
     struct options o = {.sampling = {.top_p = 1.0, .use = CART_RNG_ASK}, .max_tokens = 256};
     struct cart_err err = {0};
     const struct cart_opt table[] = {
-        CART_OPT_LIST('c', "cartridge", &o.cartridges, "CARTRIDGE", "answer behind it; several stand one after another"),
-        CART_OPT_LIST(0, "text", &o.texts, "FILE", "answer with this file, directory or archive in the context"),
+        CART_OPT_LIST('c', "cartridge", &o.cartridges, "CARTRIDGE",
+                      "answer behind it; several stand one after another"),
+        CART_OPT_LIST(0, "text", &o.texts, "FILE",
+                      "answer with this file, directory or archive in the context"),
         CART_OPT_FLAG(0, "compare", &o.compare, "bare, text in context and cartridge side by side"),
-        CART_OPT_REAL(0, "temperature", &o.sampling.temperature, 0, 100, "T", "of sampling (default: 0, the likeliest token)"),
-        CART_OPT_SIZE(0, "top-k", &o.sampling.top_k, 0, 1 << 20, "K", "sample among the K likeliest (default: 0, all)"),
-        CART_OPT_REAL(0, "top-p", &o.sampling.top_p, 1e-6, 1, "P", "sample among the likeliest that reach P (default: 1)"),
+        CART_OPT_REAL(0, "temperature", &o.sampling.temperature, 0, 100, "T",
+                      "of sampling (default: 0, the likeliest token)"),
+        CART_OPT_SIZE(0, "top-k", &o.sampling.top_k, 0, 1 << 20, "K",
+                      "sample among the K likeliest (default: 0, all)"),
+        CART_OPT_REAL(0, "top-p", &o.sampling.top_p, 1e-6, 1, "P",
+                      "sample among the likeliest that reach P (default: 1)"),
         CART_OPT_REAL(0, "min-p", &o.sampling.min_p, 0, 1, "P",
                       "leave out tokens less than P times as likely as the likeliest (default: 0)"),
-        CART_OPT_U64(0, "seed", &o.sampling.seed, 0, 9007199254740991.0, "S", "seed of sampling (default: 0)"),
-        CART_OPT_SIZE(0, "max-tokens", &o.max_tokens, 1, 1 << 20, "N", "tokens of an answer, at most (default: 256)"),
-        CART_OPT_FLAG(0, "allow-other-weights", &o.other_weights, "cartridges made by other weights of this model"),
+        CART_OPT_U64(0, "seed", &o.sampling.seed, 0, 9007199254740991.0, "S",
+                     "seed of sampling (default: 0)"),
+        CART_OPT_SIZE(0, "max-tokens", &o.max_tokens, 1, 1 << 20, "N",
+                      "tokens of an answer, at most (default: 256)"),
+        CART_OPT_FLAG(0, "allow-other-weights", &o.other_weights,
+                      "cartridges made by other weights of this model"),
         CART_OPT_STRING(0, "profile", &o.profile, "NAME",
                         "chat profile in place of the one that the template chooses"),
         CART_OPT_END,
@@ -413,7 +428,8 @@ int main(int argc, char **argv)
     int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
 
     if (r == 0 && !done && argc - first > 1)
-        r = cart_err_set(&err, CART_EUSAGE, "expected one question, found %d operands: quote it", argc - first);
+        r = cart_err_set(&err, CART_EUSAGE, "expected one question, found %d operands: quote it",
+                         argc - first);
     if (r == 0 && !done) {
         o.question = first < argc ? argv[first] : NULL;
         if ((r = check(&o, &err)) == 0)

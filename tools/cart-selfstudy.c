@@ -1,6 +1,6 @@
-/* cart-selfstudy: reads a token stream; writes a conversation stream (with --targets the target stream that cart-teacher
- * would make of it): the model interviews itself about chunks of the corpus. Changes nothing else; FILE.part is what an
- * interrupted run goes on from. */
+/* cart-selfstudy: reads a token stream; writes a conversation stream (with --targets the target
+ * stream that cart-teacher would make of it): the model interviews itself about chunks of the
+ * corpus. Changes nothing else; FILE.part is what an interrupted run goes on from. */
 #include "base/interrupt.h"
 #include "base/opt.h"
 #include "model/model.h"
@@ -39,8 +39,8 @@ struct work {
 };
 
 /* "A:B" or "A/B" with 1 <= A <= B. */
-static int parse_pair(const char *text, char mark, size_t max, size_t *a, size_t *b, const char *option,
-                      struct cart_err *err)
+static int parse_pair(const char *text, char mark, size_t max, size_t *a, size_t *b,
+                      const char *option, struct cart_err *err)
 {
     unsigned long long v[2] = {0, 0};
     const char *at = text;
@@ -50,12 +50,14 @@ static int parse_pair(const char *text, char mark, size_t max, size_t *a, size_t
         if (*at >= '0' && *at <= '9')
             v[i] = strtoull(at, &end, 10);
         if (end == NULL || *end != (i == 0 ? mark : '\0') || v[i] == 0 || v[i] > max)
-            return cart_err_set(err, CART_EUSAGE, "%s: expected A%cB with 1 <= A <= B <= %zu, given %s", option, mark, max,
-                                text);
+            return cart_err_set(err, CART_EUSAGE,
+                                "%s: expected A%cB with 1 <= A <= B <= %zu, given %s", option, mark,
+                                max, text);
         at = end + 1;
     }
     if (v[0] > v[1])
-        return cart_err_set(err, CART_EUSAGE, "%s: expected A%cB with A <= B, given %s", option, mark, text);
+        return cart_err_set(err, CART_EUSAGE, "%s: expected A%cB with A <= B, given %s", option,
+                            mark, text);
     *a = (size_t)v[0];
     *b = (size_t)v[1];
     return 0;
@@ -68,8 +70,10 @@ static int check(struct options *o, struct cart_err *err)
     size_t shards = 1;
     int r;
 
-    if ((r = parse_pair(o->chunk, ':', 1 << 20, &p->chunk_min, &p->chunk_max, "--chunk", err)) < 0 ||
-        (o->shard != NULL && (r = parse_pair(o->shard, '/', 1 << 20, &i, &shards, "--shard", err)) < 0) ||
+    if ((r = parse_pair(o->chunk, ':', 1 << 20, &p->chunk_min, &p->chunk_max, "--chunk", err)) <
+            0 ||
+        (o->shard != NULL &&
+         (r = parse_pair(o->shard, '/', 1 << 20, &i, &shards, "--shard", err)) < 0) ||
         (r = cart_seed_weights_parse(p->weights, o->seed_types, err)) < 0)
         return r;
     p->context = (enum cart_context_choice)o->context;
@@ -115,8 +119,10 @@ static int make_head(struct work *w, struct cart_err *err)
     if (r < 0)
         return r;
     json_t *options = cart_selfstudy_options_json(&o->study, o->n);
-    json_t *extra = json_pack("{s:I,s:s}", "seed", (json_int_t)o->study.plan.seed, "corpus", digest);
-    json_t *history = cart_history_extend(cart_stream_head(w->in), "cart-selfstudy", options, extra, err);
+    json_t *extra =
+        json_pack("{s:I,s:s}", "seed", (json_int_t)o->study.plan.seed, "corpus", digest);
+    json_t *history =
+        cart_history_extend(cart_stream_head(w->in), "cart-selfstudy", options, extra, err);
     json_t *fp = cart_fingerprints_json(&w->m->fp);
     if (history != NULL && o->targets) {
         json_t *before = json_pack("{s:O}", "history", history);
@@ -127,9 +133,10 @@ static int make_head(struct work *w, struct cart_err *err)
         json_decref(teacher);
     }
     if (history != NULL && fp != NULL)
-        w->head = json_pack("{s:s,s:O,s:O,s:I,s:I}", "kind", o->targets ? "targets" : "conversations", "model", fp,
-                            "history", history, "conversations", (json_int_t)o->total, "held_out",
-                            (json_int_t)o->study.plan.held_out);
+        w->head =
+            json_pack("{s:s,s:O,s:O,s:I,s:I}", "kind", o->targets ? "targets" : "conversations",
+                      "model", fp, "history", history, "conversations", (json_int_t)o->total,
+                      "held_out", (json_int_t)o->study.plan.held_out);
     json_decref(options);
     json_decref(extra);
     json_decref(history);
@@ -148,14 +155,17 @@ static int report_plan(struct work *w, struct cart_err *err)
 
     if (r < 0)
         return r;
-    cart_log(CART_LOG_NOTICE, "%zu documents, %zu tokens; the chunks of %zu training conversations cover %.1f %% of them",
-             w->corpus.n_docs, w->corpus.tokens, o->n, 100 * share);
+    cart_log(
+        CART_LOG_NOTICE,
+        "%zu documents, %zu tokens; the chunks of %zu training conversations cover %.1f %% of them",
+        w->corpus.n_docs, w->corpus.tokens, o->n, 100 * share);
     if (held_out > 0 && cart_plan_regions(w->plan) > 0)
-        cart_log(CART_LOG_NOTICE, "%zu held-out conversations on %zu stretches kept from training", held_out,
-                 cart_plan_regions(w->plan));
+        cart_log(CART_LOG_NOTICE, "%zu held-out conversations on %zu stretches kept from training",
+                 held_out, cart_plan_regions(w->plan));
     else if (held_out > 0)
         cart_log(CART_LOG_NOTICE,
-                 "%zu held-out conversations, by their questions only: keeping chunks from training takes %zu tokens",
+                 "%zu held-out conversations, by their questions only: keeping chunks from "
+                 "training takes %zu tokens",
                  held_out, 8 * o->study.plan.chunk_max);
     return 0;
 }
@@ -165,7 +175,8 @@ static void report_end(const struct work *w)
     const struct cart_selfstudy_counts *k = cart_selfstudy_counts(w->study);
 
     cart_log(CART_LOG_NOTICE,
-             "%zu conversations (%zu left out as empty; %zu answers cut at a sentence, %zu in mid-sentence); "
+             "%zu conversations (%zu left out as empty; %zu answers cut at a sentence, %zu in "
+             "mid-sentence); "
              "%zu tokens read, %zu written",
              k->written, k->empty, k->cut, k->unfinished, k->prefilled, k->decoded);
 }
@@ -191,14 +202,17 @@ static int dry_run(struct work *w, struct cart_err *err)
     double read = chunks + spoken * (80 + (double)p->max_q);
     double written = spoken * 0.6 * (double)(p->max_q + p->max_a);
     cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
-             (double)(cart_selfstudy_bytes(w->m, &o->study) + cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
+             (double)(cart_selfstudy_bytes(w->m, &o->study) +
+                      cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
                       cart_kv_tail_bytes(w->m, o->study.gen_batch * p->chunk_max) + o->cache) /
                  1048576.0);
     cart_log(CART_LOG_NOTICE,
-             "disk: about %.1f MiB; time: about %.0f s (%.0f conversations, %.0f of them decoded; %.0f tokens read at %.0f/s, "
+             "disk: about %.1f MiB; time: about %.0f s (%.0f conversations, %.0f of them decoded; "
+             "%.0f tokens read at %.0f/s, "
              "%.0f written at %.0f/s)",
-             n * (o->targets ? 9000 : 2000) / 1048576.0, read / rates.prefill + written / rates.decode, n, spoken, read,
-             rates.prefill, written, rates.decode);
+             n * (o->targets ? 9000 : 2000) / 1048576.0,
+             read / rates.prefill + written / rates.decode, n, spoken, read, rates.prefill, written,
+             rates.decode);
     return 0;
 }
 
@@ -212,7 +226,8 @@ static int open_all(struct work *w, const char *input, struct cart_err *err)
     struct cart_record rec;
     int r;
 
-    if ((r = cart_model_open(&w->m, o->common.model, &mo, err)) < 0 || (r = cart_model_chat(w->m, &chat, err)) < 0 ||
+    if ((r = cart_model_open(&w->m, o->common.model, &mo, err)) < 0 ||
+        (r = cart_model_chat(w->m, &chat, err)) < 0 ||
         (r = cart_pool_new(&w->pool, o->common.jobs, err)) < 0 ||
         (r = cart_engine_new(&w->e, w->m, w->pool, o->cache, err)) < 0 ||
         (r = cart_stream_open(&w->in, input, "tokens", err)) < 0 ||
@@ -222,12 +237,14 @@ static int open_all(struct work *w, const char *input, struct cart_err *err)
         (r = cart_corpus_read(&w->corpus, w->in, w->m->V, &rec, err)) < 0)
         return r;
     if (r == 1)
-        return cart_err_set(err, CART_EFORMAT, "%s: a record of type %s in a token stream", cart_stream_name(w->in),
-                            rec.type);
+        return cart_err_set(err, CART_EFORMAT, "%s: a record of type %s in a token stream",
+                            cart_stream_name(w->in), rec.type);
     if ((r = cart_plan_new(&w->plan, &w->corpus, w->m, &o->study.plan, err)) < 0 ||
         (r = cart_selfstudy_new(&w->study, w->e, &w->corpus, w->plan, &o->study, err)) < 0)
         return r;
-    return o->targets ? cart_teacher_new(&w->teacher, w->e, chat, &w->corpus, &o->teacher, on_targets, w, err) : 0;
+    return o->targets ? cart_teacher_new(&w->teacher, w->e, chat, &w->corpus, &o->teacher,
+                                         on_targets, w, err)
+                      : 0;
 }
 
 static int study(struct work *w, struct cart_err *err)
@@ -238,13 +255,15 @@ static int study(struct work *w, struct cart_err *err)
 
     if (w->stage.conversations > 0)
         cart_log(CART_LOG_NOTICE, "going on after %zu conversations", w->stage.conversations);
-    cart_progress_start(&w->progress, o->common.progress, "conversations", (double)(o->end - o->first));
+    cart_progress_start(&w->progress, o->common.progress, "conversations",
+                        (double)(o->end - o->first));
     r = cart_selfstudy_run(w->study, first, o->end, on_conversation, w, err);
     if (r == 0 && w->teacher != NULL)
         r = cart_teacher_flush(w->teacher, err);
     cart_progress_end(&w->progress);
     if (r == 1)
-        r = cart_err_set(err, CART_EAGAIN, "stopped after %zu conversations", w->stage.conversations);
+        r = cart_err_set(err, CART_EAGAIN, "stopped after %zu conversations",
+                         w->stage.conversations);
     return r;
 }
 
@@ -261,7 +280,8 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
         goto out;
     }
     if ((r = make_head(&w, err)) < 0 ||
-        (r = cart_stage_open(&w.stage, o->common.output, w.head, (int)o->common.compress, o->resume, &w.corpus, err)) < 0)
+        (r = cart_stage_open(&w.stage, o->common.output, w.head, (int)o->common.compress, o->resume,
+                             &w.corpus, err)) < 0)
         goto out;
     if (w.stage.part != NULL)
         cart_interrupt_install();
@@ -284,31 +304,37 @@ out:
 
 int main(int argc, char **argv)
 {
-    struct options o = {.study = {.plan = {.held_out = 8, .max_q = 64, .max_a = 160}, .gen_batch = 16},
-                        .teacher = CART_TEACHER_DEFAULTS,
-                        .n = 200,
-                        .cache = (size_t)1 << 30,
-                        .chunk = "256:512"};
+    struct options o = {
+        .study = {.plan = {.held_out = 8, .max_q = 64, .max_a = 160}, .gen_batch = 16},
+        .teacher = CART_TEACHER_DEFAULTS,
+        .n = 200,
+        .cache = (size_t)1 << 30,
+        .chunk = "256:512"};
     struct cart_plan_options *p = &o.study.plan;
     struct cart_err err = {0};
     const struct cart_opt table[] = {
-        CART_OPT_SIZE('n', "conversations", &o.n, 0, 1 << 30, "N", "training conversations (default: 200)"),
+        CART_OPT_SIZE('n', "conversations", &o.n, 0, 1 << 30, "N",
+                      "training conversations (default: 200)"),
         CART_OPT_SIZE(0, "held-out", &p->held_out, 0, 1 << 20, "H",
                       "conversations held out, which come first (default: 8)"),
         CART_OPT_STRING(0, "chunk", &o.chunk, "MIN:MAX", "tokens of a chunk (default: 256:512)"),
-        CART_OPT_SIZE(0, "max-q", &p->max_q, 1, 1 << 16, "Q", "tokens of a message, at most (default: 64)"),
-        CART_OPT_SIZE(0, "max-a", &p->max_a, 1, 1 << 16, "A", "tokens of an answer, at most (default: 160)"),
+        CART_OPT_SIZE(0, "max-q", &p->max_q, 1, 1 << 16, "Q",
+                      "tokens of a message, at most (default: 64)"),
+        CART_OPT_SIZE(0, "max-a", &p->max_a, 1, 1 << 16, "A",
+                      "tokens of an answer, at most (default: 160)"),
         CART_OPT_SIZE(0, "gen-batch", &o.study.gen_batch, 1, 1024, "B",
                       "conversations decoded together (default: 16)"),
         CART_OPT_STRING(0, "seed-types", &o.seed_types, "LIST",
                         "kinds of messages, TYPE[:WEIGHT],... (default: all, half of them recite)"),
         CART_OPT_ENUM(0, "context", &o.context, "auto|chunk|document|corpus",
                       "what the answering side sees (default: auto, the document where it fits)"),
-        CART_OPT_U64(0, "seed", &p->seed, 0, 9007199254740991.0, "S", "seed of all chance (default: 0)"),
+        CART_OPT_U64(0, "seed", &p->seed, 0, 9007199254740991.0, "S",
+                     "seed of all chance (default: 0)"),
         CART_OPT_STRING(0, "shard", &o.shard, "I/N", "only the I-th of N parts of the run"),
         CART_OPT_FLAG(0, "targets", &o.targets, "write targets, as cart-teacher would"),
         CART_OPT_FLAG(0, "resume", &o.resume, "go on from FILE.part, if there is one"),
-        CART_OPT_SIZE(0, "cache", &o.cache, 0, 1e15, "BYTES", "memory for context turns kept for later (default: 1G)"),
+        CART_OPT_SIZE(0, "cache", &o.cache, 0, 1e15, "BYTES",
+                      "memory for context turns kept for later (default: 1G)"),
         CART_OPT_STRING(0, "profile", &o.profile, "NAME",
                         "chat profile in place of the one that the template chooses"),
         CART_OPT_END,
@@ -317,15 +343,17 @@ int main(int argc, char **argv)
                                    "let the model interview itself about a corpus",
                                    "[FILE|-]",
                                    table,
-                                   CART_USES_OUTPUT | CART_USES_JOBS | CART_USES_MODEL | CART_USES_COMPRESS |
-                                       CART_USES_DRY_RUN | CART_USES_PROGRESS | CART_USES_KERNELS,
+                                   CART_USES_OUTPUT | CART_USES_JOBS | CART_USES_MODEL |
+                                       CART_USES_COMPRESS | CART_USES_DRY_RUN | CART_USES_PROGRESS |
+                                       CART_USES_KERNELS,
                                    &o.common};
     int first;
     bool done = false;
     int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
 
     if (r == 0 && !done && argc - first > 1)
-        r = cart_err_set(&err, CART_EUSAGE, "expected one token stream, found %d operands", argc - first);
+        r = cart_err_set(&err, CART_EUSAGE, "expected one token stream, found %d operands",
+                         argc - first);
     if (r == 0 && !done && (r = check(&o, &err)) == 0)
         r = run(&o, first < argc ? argv[first] : "-", &err);
     int status = cart_main_end(r, 0, &err);

@@ -1,6 +1,7 @@
-/* cart-teacher: reads a conversation stream; writes a target stream: the same conversations, each with the teacher's
- * most likely tokens and their log-probabilities at every supervised token, the text of its context turn really in the
- * context. Changes nothing else; FILE.part is what an interrupted run goes on from. */
+/* cart-teacher: reads a conversation stream; writes a target stream: the same conversations, each
+ * with the teacher's most likely tokens and their log-probabilities at every supervised token, the
+ * text of its context turn really in the context. Changes nothing else; FILE.part is what an
+ * interrupted run goes on from. */
 #include "base/interrupt.h"
 #include "base/opt.h"
 #include "model/model.h"
@@ -54,7 +55,8 @@ static int make_head(struct work *w, struct cart_err *err)
     w->head = json_copy((json_t *)in);
     if (history == NULL || fp == NULL || w->head == NULL ||
         json_object_set_new(w->head, "kind", json_string("targets")) < 0 ||
-        json_object_set(w->head, "model", fp) < 0 || json_object_set(w->head, "history", history) < 0) {
+        json_object_set(w->head, "model", fp) < 0 ||
+        json_object_set(w->head, "history", history) < 0) {
         json_decref(history);
         json_decref(fp);
         return cart_err_memory(err, "HEAD", 0);
@@ -64,18 +66,21 @@ static int make_head(struct work *w, struct cart_err *err)
     return 0;
 }
 
-static int open_all(struct work *w, const char *input, struct cart_record *rec, struct cart_err *err)
+static int open_all(struct work *w, const char *input, struct cart_record *rec,
+                    struct cart_err *err)
 {
     const struct cart_model_options mo = {w->o->profile};
     int r;
 
     if ((r = cart_model_open(&w->m, w->o->common.model, &mo, err)) < 0 ||
-        (r = cart_model_chat(w->m, &w->chat, err)) < 0 || (r = cart_pool_new(&w->pool, w->o->common.jobs, err)) < 0 ||
+        (r = cart_model_chat(w->m, &w->chat, err)) < 0 ||
+        (r = cart_pool_new(&w->pool, w->o->common.jobs, err)) < 0 ||
         (r = cart_engine_new(&w->e, w->m, w->pool, w->o->cache, err)) < 0 ||
         (r = cart_stream_open(&w->in, input, "conversations", err)) < 0 ||
-        (r = cart_fingerprints_check(w->m, json_object_get(cart_stream_head(w->in), "model"), w->o->other_weights,
-                                     cart_stream_name(w->in), err)) < 0 ||
-        (r = cart_teacher_new(&w->teacher, w->e, w->chat, &w->corpus, &w->o->teacher, on_targets, w, err)) < 0)
+        (r = cart_fingerprints_check(w->m, json_object_get(cart_stream_head(w->in), "model"),
+                                     w->o->other_weights, cart_stream_name(w->in), err)) < 0 ||
+        (r = cart_teacher_new(&w->teacher, w->e, w->chat, &w->corpus, &w->o->teacher, on_targets, w,
+                              err)) < 0)
         return r;
     return cart_corpus_read(&w->corpus, w->in, w->m->V, rec, err);
 }
@@ -92,12 +97,14 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
 
     cart_conversation_init(&c);
     for (; r > 0; r = cart_stream_read(w->in, rec, err)) {
-        if ((s = cart_conversation_parse(&c, rec, w->m->V, &w->corpus, cart_stream_name(w->in), err)) < 0) {
+        if ((s = cart_conversation_parse(&c, rec, w->m->V, &w->corpus, cart_stream_name(w->in),
+                                         err)) < 0) {
             r = s;
             break;
         }
         n++;
-        ids += c.T + (c.context == CART_CONTEXT_CHUNK ? c.context_span.end - c.context_span.first : 0);
+        ids +=
+            c.T + (c.context == CART_CONTEXT_CHUNK ? c.context_span.end - c.context_span.first : 0);
         rows += cart_conversation_supervised(&c);
     }
     cart_conversation_release(&c);
@@ -106,7 +113,8 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
     cart_log(CART_LOG_NOTICE, "%zu conversations, %zu supervised tokens", n, rows);
     cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
              (double)(cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
-                      cart_kv_tail_bytes(w->m, CART_TEACHER_ROWS + CART_TEACHER_BATCH * 256) + w->o->cache) /
+                      cart_kv_tail_bytes(w->m, CART_TEACHER_ROWS + CART_TEACHER_BATCH * 256) +
+                      w->o->cache) /
                  1048576.0);
     cart_log(CART_LOG_NOTICE, "disk: about %.1f MiB; time: about %.0f s",
              (double)(n * 1500 + ids * 4 + rows * 90) / 1048576.0, (double)ids / rates.prefill);
@@ -122,14 +130,15 @@ static int teach(struct work *w, struct cart_record *rec, int r, struct cart_err
     struct cart_conversation c;
 
     cart_conversation_init(&c);
-    if (cart_json_u64_opt(cart_stream_head(w->in), "conversations", UINT32_MAX, &planned, name, NULL) < 0)
+    if (cart_json_u64_opt(cart_stream_head(w->in), "conversations", UINT32_MAX, &planned, name,
+                          NULL) < 0)
         planned = 0;
     cart_progress_start(&w->progress, w->o->common.progress, "conversations", (double)planned);
     for (; r > 0; r = cart_stream_read(w->in, rec, err)) {
         int s = cart_conversation_parse(&c, rec, w->m->V, &w->corpus, name, err);
         if (s == 0 && c.n < next)
-            s = cart_err_set(err, CART_EFORMAT, "%s: conversation %llu follows %llu", name, (unsigned long long)c.n,
-                             (unsigned long long)next - 1);
+            s = cart_err_set(err, CART_EFORMAT, "%s: conversation %llu follows %llu", name,
+                             (unsigned long long)c.n, (unsigned long long)next - 1);
         if (s < 0) {
             r = s;
             break;
@@ -142,7 +151,8 @@ static int teach(struct work *w, struct cart_record *rec, int r, struct cart_err
         }
         cart_progress_update(&w->progress, done, NULL);
         if (cart_interrupted()) {
-            r = cart_err_set(err, CART_EAGAIN, "stopped after conversation %llu", (unsigned long long)next - 1);
+            r = cart_err_set(err, CART_EAGAIN, "stopped after conversation %llu",
+                             (unsigned long long)next - 1);
             break;
         }
     }
@@ -168,7 +178,8 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
     }
     int more = r;
     if ((r = make_head(&w, err)) < 0 ||
-        (r = cart_stage_open(&w.stage, o->common.output, w.head, (int)o->common.compress, o->resume, &w.corpus, err)) < 0)
+        (r = cart_stage_open(&w.stage, o->common.output, w.head, (int)o->common.compress, o->resume,
+                             &w.corpus, err)) < 0)
         goto out;
     if (w.stage.part != NULL)
         cart_interrupt_install();
@@ -198,11 +209,13 @@ int main(int argc, char **argv)
     struct options o = {.teacher = CART_TEACHER_DEFAULTS, .cache = (size_t)1 << 30};
     struct cart_err err = {0};
     const struct cart_opt table[] = {
-        CART_OPT_SIZE('k', "top-k", &o.teacher.top_k, 1, 256, "K", "entries kept a token, at most (default: 20)"),
+        CART_OPT_SIZE('k', "top-k", &o.teacher.top_k, 1, 256, "K",
+                      "entries kept a token, at most (default: 20)"),
         CART_OPT_REAL(0, "mass", &o.teacher.mass, 1e-6, 1, "M",
                       "probability that the entries reach, the crossing one kept (default: 0.99)"),
         CART_OPT_FLAG(0, "resume", &o.resume, "go on from FILE.part, if there is one"),
-        CART_OPT_SIZE(0, "cache", &o.cache, 0, 1e15, "BYTES", "memory for context turns kept for later (default: 1G)"),
+        CART_OPT_SIZE(0, "cache", &o.cache, 0, 1e15, "BYTES",
+                      "memory for context turns kept for later (default: 1G)"),
         CART_OPT_FLAG(0, "allow-other-weights", &o.other_weights,
                       "conversations made by other weights of this model"),
         CART_OPT_STRING(0, "profile", &o.profile, "NAME",
@@ -213,15 +226,17 @@ int main(int argc, char **argv)
                                    "record what the model predicts with the text in its context",
                                    "[FILE|-]",
                                    table,
-                                   CART_USES_OUTPUT | CART_USES_JOBS | CART_USES_MODEL | CART_USES_COMPRESS |
-                                       CART_USES_DRY_RUN | CART_USES_PROGRESS | CART_USES_KERNELS,
+                                   CART_USES_OUTPUT | CART_USES_JOBS | CART_USES_MODEL |
+                                       CART_USES_COMPRESS | CART_USES_DRY_RUN | CART_USES_PROGRESS |
+                                       CART_USES_KERNELS,
                                    &o.common};
     int first;
     bool done = false;
     int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
 
     if (r == 0 && !done && argc - first > 1)
-        r = cart_err_set(&err, CART_EUSAGE, "expected one conversation stream, found %d operands", argc - first);
+        r = cart_err_set(&err, CART_EUSAGE, "expected one conversation stream, found %d operands",
+                         argc - first);
     if (r == 0 && !done)
         r = run(&o, first < argc ? argv[first] : "-", &err);
     int status = cart_main_end(r, 0, &err);

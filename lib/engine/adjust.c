@@ -76,7 +76,8 @@ static float tame(float x)
     return x >= -FLT_MAX ? x : -FLT_MAX;
 }
 
-void cart_adjust_logits(const struct cart_adjust *a, const struct cart_tally *t, float *logits, size_t V)
+void cart_adjust_logits(const struct cart_adjust *a, const struct cart_tally *t, float *logits,
+                        size_t V)
 {
     if (cart_adjust_needs_tally(a)) {
         float repeat = (float)a->repeat;

@@ -25,11 +25,11 @@ struct cart_batch {
     const struct cart_chat *stop;
     struct slot *slots;
     size_t n_slots, active;
-    size_t first;            /* slot whose prompt comes first in the next step */
-    struct cart_span *spans; /* [n_slots] */
-    size_t *wants;           /* [n_slots]: the one wanted row of each span */
-    size_t *rows;            /* [n_slots]: slot of each logits row */
-    float *hidden, *logits;  /* [n_slots, D], [n_slots, V] */
+    size_t first;                          /* slot whose prompt comes first in the next step */
+    struct cart_span *spans;               /* [n_slots] */
+    size_t *wants;                         /* [n_slots]: the one wanted row of each span */
+    size_t *rows;                          /* [n_slots]: slot of each logits row */
+    float *hidden, *logits;                /* [n_slots, D], [n_slots, V] */
     struct cart_sampler_scratch **scratch; /* [threads], made when first needed */
     size_t threads;
     size_t prefilled, decoded;
@@ -40,8 +40,8 @@ size_t cart_batch_bytes(const struct cart_model *m, size_t slots)
     return slots * (m->D + m->V) * sizeof(float);
 }
 
-int cart_batch_new(struct cart_batch **out, struct cart_engine *e, const struct cart_chat *stop, size_t slots,
-                   struct cart_err *err)
+int cart_batch_new(struct cart_batch **out, struct cart_engine *e, const struct cart_chat *stop,
+                   size_t slots, struct cart_err *err)
 {
     const struct cart_model *m = cart_engine_model(e);
     struct cart_batch *b = calloc(1, sizeof *b);
@@ -60,8 +60,8 @@ int cart_batch_new(struct cart_batch **out, struct cart_engine *e, const struct 
     b->hidden = calloc(slots, m->D * sizeof *b->hidden);
     b->logits = calloc(slots, m->V * sizeof *b->logits);
     b->scratch = calloc(b->threads, sizeof(struct cart_sampler_scratch *));
-    if (b->slots == NULL || b->spans == NULL || b->wants == NULL || b->rows == NULL || b->hidden == NULL ||
-        b->logits == NULL || b->scratch == NULL) {
+    if (b->slots == NULL || b->spans == NULL || b->wants == NULL || b->rows == NULL ||
+        b->hidden == NULL || b->logits == NULL || b->scratch == NULL) {
         cart_batch_free(b);
         return cart_err_memory(err, "a batch", cart_batch_bytes(m, slots));
     }
@@ -107,7 +107,8 @@ size_t cart_batch_decoded(const struct cart_batch *b)
     return b->decoded;
 }
 
-/* One scratch for each worker, made with the first request that samples: greedy streams need none. */
+/* One scratch for each worker, made with the first request that samples: greedy streams need none.
+ */
 static int make_scratch(struct cart_batch *b, struct cart_err *err)
 {
     for (size_t i = 0; i < b->threads; i++) {
@@ -133,9 +134,10 @@ int cart_batch_add(struct cart_batch *b, const struct cart_request *req, struct 
     if (s == NULL)
         return cart_err_set(err, CART_EAGAIN, "all %zu streams of the batch are busy", b->n_slots);
     if (rows >= m->context || req->n_prompt >= m->context - rows)
-        return cart_err_set(err, CART_EUSAGE,
-                            "a prompt of %zu tokens behind %zu rows leaves no room in the model's context of %zu",
-                            req->n_prompt, rows, m->context);
+        return cart_err_set(
+            err, CART_EUSAGE,
+            "a prompt of %zu tokens behind %zu rows leaves no room in the model's context of %zu",
+            req->n_prompt, rows, m->context);
     if (req->sampling.temperature > 0 && (r = make_scratch(b, err)) < 0)
         return r;
     size_t room = m->context - rows - req->n_prompt;
@@ -158,15 +160,16 @@ int cart_batch_add(struct cart_batch *b, const struct cart_request *req, struct 
 
 /* ---- a step ---- */
 
-static size_t plan_slot(struct cart_batch *b, size_t index, size_t T, size_t n_spans, size_t *n_rows)
+static size_t plan_slot(struct cart_batch *b, size_t index, size_t T, size_t n_spans,
+                        size_t *n_rows)
 {
     struct slot *s = &b->slots[index];
     size_t have = s->n_prompt + s->sampled;
     bool last = s->fed + T == have;
 
     b->wants[n_spans] = T - 1;
-    b->spans[n_spans] = (struct cart_span){s->ids + s->fed, T, cart_session_kv(s->req.session), &b->wants[n_spans],
-                                           last ? 1 : 0};
+    b->spans[n_spans] = (struct cart_span){s->ids + s->fed, T, cart_session_kv(s->req.session),
+                                           &b->wants[n_spans], last ? 1 : 0};
     if (last)
         b->rows[(*n_rows)++] = index;
     s->fed += T;
@@ -212,7 +215,8 @@ static void sample_row(void *ctx, size_t unit, size_t worker)
 
     s->finite = cart_all_finite(logits, V);
     if (s->finite)
-        s->next = cart_sampler_pick(&s->req.sampling, logits, V, (uint32_t)s->sampled, b->scratch[worker]);
+        s->next = cart_sampler_pick(&s->req.sampling, logits, V, (uint32_t)s->sampled,
+                                    b->scratch[worker]);
 }
 
 static int finish(struct cart_batch *b, struct slot *s, enum cart_finish why, struct cart_err *err)

@@ -1,6 +1,7 @@
-/* Continuous batches: any mix of prompts being prefilled and streams being decoded goes through one forward call per
- * step; streams join and leave between steps. A stream's tokens depend on its own session, prompt and sampling alone,
- * never on its company. One thread of control owns a batch; the pool does the work. */
+/* Continuous batches: any mix of prompts being prefilled and streams being decoded goes through one
+ * forward call per step; streams join and leave between steps. A stream's tokens depend on its own
+ * session, prompt and sampling alone, never on its company. One thread of control owns a batch; the
+ * pool does the work. */
 #ifndef CART_ENGINE_BATCH_H
 #define CART_ENGINE_BATCH_H
 
@@ -16,16 +17,17 @@ enum cart_finish {
     CART_FINISH_NOT_FINITE, /* the logits had a NaN or an infinity: the stream is broken */
 };
 
-/* What came of a request. ids [n] are valid during the callback. The session holds rows for the prompt and for all ids but
- * the last one: whoever goes on from here begins the next prompt with it. */
+/* What came of a request. ids [n] are valid during the callback. The session holds rows for the
+ * prompt and for all ids but the last one: whoever goes on from here begins the next prompt with
+ * it. */
 struct cart_generation {
     const uint32_t *ids;
     size_t n;
     enum cart_finish finish;
 };
 
-/* Both may be NULL. on_token: called with each token as it is sampled; < 0 ends the step with that error. on_done: the
- * stream has left the batch; new requests may be added from here. */
+/* Both may be NULL. on_token: called with each token as it is sampled; < 0 ends the step with that
+ * error. on_done: the stream has left the batch; new requests may be added from here. */
 typedef int cart_batch_token_fn(void *ctx, uint32_t id, struct cart_err *err);
 typedef int cart_batch_done_fn(void *ctx, const struct cart_generation *g, struct cart_err *err);
 
@@ -39,20 +41,23 @@ struct cart_request {
     void *ctx;
 };
 
-/* slots: streams at work together, at least 1. stop: the profile whose stop tokens end a stream; borrowed. */
-int cart_batch_new(struct cart_batch **out, struct cart_engine *e, const struct cart_chat *stop, size_t slots,
-                   struct cart_err *err) CART_MUST_USE;
+/* slots: streams at work together, at least 1. stop: the profile whose stop tokens end a stream;
+ * borrowed. */
+int cart_batch_new(struct cart_batch **out, struct cart_engine *e, const struct cart_chat *stop,
+                   size_t slots, struct cart_err *err) CART_MUST_USE;
 void cart_batch_free(struct cart_batch *b);
 size_t cart_batch_bytes(const struct cart_model *m, size_t slots); /* without the sessions */
 
-/* CART_EAGAIN: no slot is free. CART_EUSAGE: rows and prompt leave no room for a token in the model's context (numbers
- * in the message). Makes room in the session for prompt and max_tokens. */
-int cart_batch_add(struct cart_batch *b, const struct cart_request *req, struct cart_err *err) CART_MUST_USE;
+/* CART_EAGAIN: no slot is free. CART_EUSAGE: rows and prompt leave no room for a token in the
+ * model's context (numbers in the message). Makes room in the session for prompt and max_tokens. */
+int cart_batch_add(struct cart_batch *b, const struct cart_request *req,
+                   struct cart_err *err) CART_MUST_USE;
 
 size_t cart_batch_active(const struct cart_batch *b);
 size_t cart_batch_free_slots(const struct cart_batch *b);
 
-/* One forward: every decoding stream gets its next token, prompts go on as far as CART_ENGINE_PIECE tokens allow. */
+/* One forward: every decoding stream gets its next token, prompts go on as far as CART_ENGINE_PIECE
+ * tokens allow. */
 int cart_batch_step(struct cart_batch *b, struct cart_err *err) CART_MUST_USE;
 
 /* Tokens so far, for reports. */

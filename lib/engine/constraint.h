@@ -1,17 +1,18 @@
-/* Answers that must follow a grammar. A constraint is a grammar over bytes, compiled from a JSON schema (or "any JSON
- * object", or a tool call), and run as an automaton whose states are made when they are first met; a state knows for
- * every token of the vocabulary whether the grammar can go on after it. Looking that up walks a trie of the
- * vocabulary's bytes (the lexicon) once per state.
+/* Answers that must follow a grammar. A constraint is a grammar over bytes, compiled from a JSON
+ * schema (or "any JSON object", or a tool call), and run as an automaton whose states are made when
+ * they are first met; a state knows for every token of the vocabulary whether the grammar can go on
+ * after it. Looking that up walks a trie of the vocabulary's bytes (the lexicon) once per state.
  *
- * What the grammar allows is a subset of what the schema allows: values come in the order in which the schema lists its
- * properties, members that the schema neither names nor forbids come only where the schema has
- * additionalProperties, white space is one space, or a line break and up to 40 spaces. Every complete answer is valid.
+ * What the grammar allows is a subset of what the schema allows: values come in the order in which
+ * the schema lists its properties, members that the schema neither names nor forbids come only
+ * where the schema has additionalProperties, white space is one space, or a line break and up to 40
+ * spaces. Every complete answer is valid.
  *
- * A keyword that is not enforced is refused by name; annotations are ignored. Known: type (also a list), enum, const,
- * properties, required, additionalProperties, minProperties and maxProperties (maps only), items, prefixItems,
- * minItems, maxItems, minLength, maxLength, minimum, maximum, exclusiveMinimum and exclusiveMaximum (of integers),
- * anyOf, oneOf (where the branches differ by type or by constants), allOf of one, $ref within the document, $defs,
- * definitions.
+ * A keyword that is not enforced is refused by name; annotations are ignored. Known: type (also a
+ * list), enum, const, properties, required, additionalProperties, minProperties and maxProperties
+ * (maps only), items, prefixItems, minItems, maxItems, minLength, maxLength, minimum, maximum,
+ * exclusiveMinimum and exclusiveMaximum (of integers), anyOf, oneOf (where the branches differ by
+ * type or by constants), allOf of one, $ref within the document, $defs, definitions.
  *
  * A lexicon is shared by all threads; a constraint belongs to one thread at a time. */
 #ifndef CART_ENGINE_CONSTRAINT_H
@@ -24,22 +25,26 @@ struct cart_lexicon;
 struct cart_constraint;
 
 /* t is borrowed. */
-int cart_lexicon_new(struct cart_lexicon **out, const struct cart_tokenizer *t, struct cart_err *err) CART_MUST_USE;
+int cart_lexicon_new(struct cart_lexicon **out, const struct cart_tokenizer *t,
+                     struct cart_err *err) CART_MUST_USE;
 void cart_lexicon_free(struct cart_lexicon *l);
 size_t cart_lexicon_bytes(const struct cart_lexicon *l);
 
-/* CART_EFORMAT: the schema is malformed, too large, or uses a keyword that is not enforced; the message names the place
+/* CART_EFORMAT: the schema is malformed, too large, or uses a keyword that is not enforced; the
+ * message names the place
  * ("properties.age.multipleOf") after what. */
-int cart_constraint_schema(struct cart_constraint **out, const struct cart_lexicon *l, const json_t *schema,
-                           const char *what, struct cart_err *err) CART_MUST_USE;
+int cart_constraint_schema(struct cart_constraint **out, const struct cart_lexicon *l,
+                           const json_t *schema, const char *what,
+                           struct cart_err *err) CART_MUST_USE;
 /* Any JSON object. */
 int cart_constraint_object(struct cart_constraint **out, const struct cart_lexicon *l,
                            struct cart_err *err) CART_MUST_USE;
 
-/* Calls of tools: each {"name": NAME, "arguments": ARGUMENTS} between open and close, which may name tokens of the
- * vocabulary that are no plain text (Qwen3: "<tool_call>\n", "\n</tool_call>"). tools: array of {name, parameters} or
- * {function: {…}}. only: the one tool that must be called, or NULL: any of them. most: calls in one answer at most,
- * with separator between them; at least one. */
+/* Calls of tools: each {"name": NAME, "arguments": ARGUMENTS} between open and close, which may
+ * name tokens of the vocabulary that are no plain text (Qwen3: "<tool_call>\n", "\n</tool_call>").
+ * tools: array of {name, parameters} or {function: {…}}. only: the one tool that must be called, or
+ * NULL: any of them. most: calls in one answer at most, with separator between them; at least one.
+ */
 struct cart_constraint_calls {
     const json_t *tools;
     const char *only;
@@ -51,14 +56,15 @@ int cart_constraint_tools(struct cart_constraint **out, const struct cart_lexico
                           struct cart_err *err) CART_MUST_USE;
 void cart_constraint_free(struct cart_constraint *c);
 
-/* A position in the automaton: a small number, valid for the life of the constraint; several streams may be at
- * different ones. */
+/* A position in the automaton: a small number, valid for the life of the constraint; several
+ * streams may be at different ones. */
 uint32_t cart_constraint_start(const struct cart_constraint *c);
 
-/* mask [(V + 63) / 64]: bit id set where token id may come next; borrowed until the next call. complete: the answer may
- * end here (stop tokens are the caller's to allow). CART_ESYS: memory, or the automaton has grown beyond its limit. */
-int cart_constraint_mask(struct cart_constraint *c, uint32_t state, const uint64_t **mask, bool *complete,
-                         struct cart_err *err) CART_MUST_USE;
+/* mask [(V + 63) / 64]: bit id set where token id may come next; borrowed until the next call.
+ * complete: the answer may end here (stop tokens are the caller's to allow). CART_ESYS: memory, or
+ * the automaton has grown beyond its limit. */
+int cart_constraint_mask(struct cart_constraint *c, uint32_t state, const uint64_t **mask,
+                         bool *complete, struct cart_err *err) CART_MUST_USE;
 /* The state after a token, or CART_CONSTRAINT_DEAD where the mask forbids it. */
 #define CART_CONSTRAINT_DEAD UINT32_MAX
 int cart_constraint_advance(struct cart_constraint *c, uint32_t state, uint32_t id, uint32_t *next,
@@ -67,7 +73,7 @@ int cart_constraint_advance(struct cart_constraint *c, uint32_t state, uint32_t 
 bool cart_constraint_finished(const struct cart_constraint *c, uint32_t state);
 
 /* For tests and for checking text without tokens: the state after bytes. */
-int cart_constraint_feed(struct cart_constraint *c, uint32_t state, const char *bytes, size_t n, uint32_t *next,
-                         struct cart_err *err) CART_MUST_USE;
+int cart_constraint_feed(struct cart_constraint *c, uint32_t state, const char *bytes, size_t n,
+                         uint32_t *next, struct cart_err *err) CART_MUST_USE;
 
 #endif

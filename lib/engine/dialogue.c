@@ -25,8 +25,9 @@ struct cart_dialogue {
     struct cart_dialogue_answer *out;
 };
 
-int cart_dialogue_new(struct cart_dialogue **out, struct cart_engine *e, const struct cart_kv_part *const *parts,
-                      size_t n_parts, bool behind, struct cart_err *err)
+int cart_dialogue_new(struct cart_dialogue **out, struct cart_engine *e,
+                      const struct cart_kv_part *const *parts, size_t n_parts, bool behind,
+                      struct cart_err *err)
 {
     struct cart_dialogue *d = calloc(1, sizeof *d);
     int r;
@@ -36,7 +37,8 @@ int cart_dialogue_new(struct cart_dialogue **out, struct cart_engine *e, const s
     d->e = e;
     d->m = cart_engine_model(e);
     d->behind = behind;
-    if ((r = cart_model_chat(d->m, &d->chat, err)) < 0 || (r = cart_batch_new(&d->batch, e, d->chat, 1, err)) < 0 ||
+    if ((r = cart_model_chat(d->m, &d->chat, err)) < 0 ||
+        (r = cart_batch_new(&d->batch, e, d->chat, 1, err)) < 0 ||
         (r = cart_session_init(&d->session, d->m, parts, n_parts, 64, err)) < 0) {
         cart_dialogue_free(d);
         return r;
@@ -119,9 +121,9 @@ static int on_done(void *ctx, const struct cart_generation *g, struct cart_err *
     return 0;
 }
 
-int cart_dialogue_ask(struct cart_dialogue *d, const char *text, size_t n, const struct cart_sampling *sampling,
-                      size_t max_tokens, cart_dialogue_fn *fn, void *ctx, struct cart_dialogue_answer *out,
-                      struct cart_err *err)
+int cart_dialogue_ask(struct cart_dialogue *d, const char *text, size_t n,
+                      const struct cart_sampling *sampling, size_t max_tokens, cart_dialogue_fn *fn,
+                      void *ctx, struct cart_dialogue_answer *out, struct cart_err *err)
 {
     int r = make_prompt(d, text, n, err);
 

@@ -8,7 +8,8 @@
 #define MATCH_MAX 64 /* agreement beyond this says nothing more */
 #define LOOKS 16     /* places looked at per question, the latest first */
 
-/* Place i of the text is where token i follows ids[i - KEY .. i); all places with the same key hash are chained. */
+/* Place i of the text is where token i follows ids[i - KEY .. i); all places with the same key hash
+ * are chained. */
 struct cart_draft {
     uint32_t *ids;  /* [n] */
     uint32_t *prev; /* [n] an earlier place with the same hash, plus 1; 0: none */
@@ -105,8 +106,8 @@ int cart_draft_add(struct cart_draft *d, const uint32_t *ids, size_t n, struct c
     return 0;
 }
 
-size_t cart_draft_find(const struct cart_draft *d, const uint32_t *context, size_t n, size_t max, uint32_t *out,
-                       size_t *matched)
+size_t cart_draft_find(const struct cart_draft *d, const uint32_t *context, size_t n, size_t max,
+                       uint32_t *out, size_t *matched)
 {
     size_t best = 0;
     size_t place = 0;

@@ -26,8 +26,8 @@ struct cart_engine {
     size_t prefilled, hits;
 };
 
-int cart_engine_new(struct cart_engine **out, const struct cart_model *m, struct cart_pool *pool, size_t cache_bytes,
-                    struct cart_err *err)
+int cart_engine_new(struct cart_engine **out, const struct cart_model *m, struct cart_pool *pool,
+                    size_t cache_bytes, struct cart_err *err)
 {
     struct cart_engine *e = calloc(1, sizeof *e);
 
@@ -73,8 +73,8 @@ struct cart_pool *cart_engine_pool(const struct cart_engine *e)
     return e->pool;
 }
 
-int cart_engine_forward(struct cart_engine *e, const struct cart_span *spans, size_t n, float *hidden,
-                        struct cart_err *err)
+int cart_engine_forward(struct cart_engine *e, const struct cart_span *spans, size_t n,
+                        float *hidden, struct cart_err *err)
 {
     return cart_forward(e->m, e->ws, spans, n, hidden, e->pool, err);
 }
@@ -98,17 +98,19 @@ static void evict(struct cart_engine *e)
     }
 }
 
-static int prefix_new(struct cart_engine *e, const uint32_t *ids, size_t n, struct cart_prefix **out,
-                      struct cart_err *err)
+static int prefix_new(struct cart_engine *e, const uint32_t *ids, size_t n,
+                      struct cart_prefix **out, struct cart_err *err)
 {
     if (n > e->m->context)
-        return cart_err_set(err, CART_EUSAGE, "a context turn of %zu tokens exceeds the model's context of %zu", n,
+        return cart_err_set(err, CART_EUSAGE,
+                            "a context turn of %zu tokens exceeds the model's context of %zu", n,
                             e->m->context);
     struct cart_prefix *p = calloc(1, sizeof *p);
     if (p == NULL)
         return cart_err_memory(err, "a prefix", sizeof *p);
     p->layers = calloc(e->m->L, sizeof *p->layers);
-    int r = p->layers != NULL ? cart_kv_tail_init(&p->tail, e->m, n, err) : cart_err_memory(err, "a prefix", 0);
+    int r = p->layers != NULL ? cart_kv_tail_init(&p->tail, e->m, n, err)
+                              : cart_err_memory(err, "a prefix", 0);
     if (r == 0) {
         const struct cart_kv kv = {NULL, 0, &p->tail};
         const struct cart_span span = {ids, n, kv, NULL, 0};
@@ -126,8 +128,8 @@ static int prefix_new(struct cart_engine *e, const uint32_t *ids, size_t n, stru
     return 0;
 }
 
-int cart_prefix_acquire(struct cart_engine *e, const uint32_t *ids, size_t n, struct cart_prefix **out,
-                        struct cart_err *err)
+int cart_prefix_acquire(struct cart_engine *e, const uint32_t *ids, size_t n,
+                        struct cart_prefix **out, struct cart_err *err)
 {
     unsigned char key[16];
 
@@ -145,7 +147,8 @@ int cart_prefix_acquire(struct cart_engine *e, const uint32_t *ids, size_t n, st
         }
     }
     void *items = e->prefixes;
-    int r = cart_array_reserve(&items, &e->prefixes_cap, e->n_prefixes + 1, sizeof *e->prefixes, err);
+    int r =
+        cart_array_reserve(&items, &e->prefixes_cap, e->n_prefixes + 1, sizeof *e->prefixes, err);
     e->prefixes = items;
     struct cart_prefix *p = NULL;
     if (r < 0 || (r = prefix_new(e, ids, n, &p, err)) < 0)
@@ -186,8 +189,9 @@ size_t cart_engine_hits(const struct cart_engine *e)
 
 /* ---- sessions ---- */
 
-int cart_session_init(struct cart_session *s, const struct cart_model *m, const struct cart_kv_part *const *parts,
-                      size_t n_parts, size_t cap, struct cart_err *err)
+int cart_session_init(struct cart_session *s, const struct cart_model *m,
+                      const struct cart_kv_part *const *parts, size_t n_parts, size_t cap,
+                      struct cart_err *err)
 {
     s->parts = parts;
     s->n_parts = n_parts;
@@ -199,14 +203,16 @@ void cart_session_release(struct cart_session *s)
     cart_kv_tail_release(&s->tail);
 }
 
-void cart_session_restart(struct cart_session *s, const struct cart_kv_part *const *parts, size_t n_parts)
+void cart_session_restart(struct cart_session *s, const struct cart_kv_part *const *parts,
+                          size_t n_parts)
 {
     s->parts = parts;
     s->n_parts = n_parts;
     s->tail.rows = 0;
 }
 
-int cart_session_reserve(struct cart_session *s, const struct cart_model *m, size_t n, struct cart_err *err)
+int cart_session_reserve(struct cart_session *s, const struct cart_model *m, size_t n,
+                         struct cart_err *err)
 {
     struct cart_kv_tail more;
 

@@ -1,6 +1,7 @@
-/* What every run of a model shares: the model, the pool, a workspace, and a cache of prefilled prefixes. A prefix is the
- * keys and values of some ids at the start of a context (a document in a context turn), computed once and then read by
- * any number of streams. One thread of control owns an engine. No result depends on what the cache holds. */
+/* What every run of a model shares: the model, the pool, a workspace, and a cache of prefilled
+ * prefixes. A prefix is the keys and values of some ids at the start of a context (a document in a
+ * context turn), computed once and then read by any number of streams. One thread of control owns
+ * an engine. No result depends on what the cache holds. */
 #ifndef CART_ENGINE_ENGINE_H
 #define CART_ENGINE_ENGINE_H
 
@@ -12,22 +13,22 @@ struct cart_engine;
 struct cart_prefix;
 
 /* m and pool are borrowed. cache_bytes: how much memory prefixes may keep that nobody holds. */
-int cart_engine_new(struct cart_engine **out, const struct cart_model *m, struct cart_pool *pool, size_t cache_bytes,
-                    struct cart_err *err) CART_MUST_USE;
+int cart_engine_new(struct cart_engine **out, const struct cart_model *m, struct cart_pool *pool,
+                    size_t cache_bytes, struct cart_err *err) CART_MUST_USE;
 void cart_engine_free(struct cart_engine *e); /* every prefix has been released */
 
 const struct cart_model *cart_engine_model(const struct cart_engine *e);
 struct cart_pool *cart_engine_pool(const struct cart_engine *e);
 
 /* cart_forward over the engine's workspace. */
-int cart_engine_forward(struct cart_engine *e, const struct cart_span *spans, size_t n, float *hidden,
-                        struct cart_err *err) CART_MUST_USE;
+int cart_engine_forward(struct cart_engine *e, const struct cart_span *spans, size_t n,
+                        float *hidden, struct cart_err *err) CART_MUST_USE;
 
-/* The prefix of ids [n], n > 0: prefilled now unless the cache has it. Each acquire needs a release. CART_EUSAGE: longer
- * than the model's context. */
-int cart_prefix_acquire(struct cart_engine *e, const uint32_t *ids, size_t n, struct cart_prefix **out,
-                        struct cart_err *err) CART_MUST_USE;
-void cart_prefix_release(struct cart_engine *e, struct cart_prefix *p); /* NULL is fine */
+/* The prefix of ids [n], n > 0: prefilled now unless the cache has it. Each acquire needs a
+ * release. CART_EUSAGE: longer than the model's context. */
+int cart_prefix_acquire(struct cart_engine *e, const uint32_t *ids, size_t n,
+                        struct cart_prefix **out, struct cart_err *err) CART_MUST_USE;
+void cart_prefix_release(struct cart_engine *e, struct cart_prefix *p);   /* NULL is fine */
 const struct cart_kv_part *cart_prefix_part(const struct cart_prefix *p); /* valid while held */
 
 /* Counters for reports: tokens prefilled into prefixes, and acquires that found theirs ready. */
@@ -42,13 +43,16 @@ struct cart_session {
 };
 
 /* cap: rows of its own to begin with. */
-int cart_session_init(struct cart_session *s, const struct cart_model *m, const struct cart_kv_part *const *parts,
-                      size_t n_parts, size_t cap, struct cart_err *err) CART_MUST_USE;
+int cart_session_init(struct cart_session *s, const struct cart_model *m,
+                      const struct cart_kv_part *const *parts, size_t n_parts, size_t cap,
+                      struct cart_err *err) CART_MUST_USE;
 void cart_session_release(struct cart_session *s);
 /* Forgets its own rows and stands behind other parts from now on; memory is kept. */
-void cart_session_restart(struct cart_session *s, const struct cart_kv_part *const *parts, size_t n_parts);
+void cart_session_restart(struct cart_session *s, const struct cart_kv_part *const *parts,
+                          size_t n_parts);
 /* Makes room for n more rows; what is there is kept. */
-int cart_session_reserve(struct cart_session *s, const struct cart_model *m, size_t n, struct cart_err *err) CART_MUST_USE;
+int cart_session_reserve(struct cart_session *s, const struct cart_model *m, size_t n,
+                         struct cart_err *err) CART_MUST_USE;
 struct cart_kv cart_session_kv(struct cart_session *s);
 size_t cart_session_rows(const struct cart_session *s); /* parts and own */
 

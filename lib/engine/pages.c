@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A page, and its place in the tree once it has one: then its rows stand for ids [n] after all that its ancestors stand
- * for. A node whose rows end where a page ends is closed and may have children; others are leaves that streams only
- * copy from. */
+/* A page, and its place in the tree once it has one: then its rows stand for ids [n] after all that
+ * its ancestors stand for. A node whose rows end where a page ends is closed and may have children;
+ * others are leaves that streams only copy from. */
 struct cart_page {
     struct cart_kv_tail tail;     /* cap CART_PAGE_ROWS; memory is the arena's of cart_pages */
     struct cart_kv_layer *layers; /* [L] */
@@ -48,7 +48,8 @@ struct cart_pages {
 
 /* ---- memory ---- */
 
-static void tail_layout(struct cart_arena *a, struct cart_kv_tail *t, const struct cart_model *m, size_t cap)
+static void tail_layout(struct cart_arena *a, struct cart_kv_tail *t, const struct cart_model *m,
+                        size_t cap)
 {
     float **k = cart_arena_push(a, m->L, sizeof *k);
     float **v = cart_arena_push(a, m->L, sizeof *v);
@@ -72,7 +73,8 @@ static void tail_layout(struct cart_arena *a, struct cart_kv_tail *t, const stru
     }
 }
 
-static void layout(struct cart_arena *a, struct cart_pages *p, const struct cart_model *m, size_t n, size_t piece)
+static void layout(struct cart_arena *a, struct cart_pages *p, const struct cart_model *m, size_t n,
+                   size_t piece)
 {
     struct cart_page *pages = cart_arena_push(a, n, sizeof *pages);
 
@@ -107,7 +109,8 @@ size_t cart_pages_for(size_t first, size_t rows)
     return rows == 0 ? 0 : (skip + rows - 1) / CART_PAGE_ROWS + 1;
 }
 
-int cart_pages_new(struct cart_pages **out, const struct cart_model *m, size_t n, size_t piece, struct cart_err *err)
+int cart_pages_new(struct cart_pages **out, const struct cart_model *m, size_t n, size_t piece,
+                   struct cart_err *err)
 {
     struct cart_pages *p = calloc(1, sizeof *p);
 
@@ -223,14 +226,15 @@ static void node_remove(struct cart_pages *p, struct cart_page *n)
     page_give(p, n);
 }
 
-/* A page to fill. source: the page that is about to be copied into it, or NULL; it is evicted only if no other can be,
- * and then its rows lie in the page returned. */
+/* A page to fill. source: the page that is about to be copied into it, or NULL; it is evicted only
+ * if no other can be, and then its rows lie in the page returned. */
 static struct cart_page *page_take(struct cart_pages *p, struct cart_page *source)
 {
     if (p->free_list == NULL) {
         struct cart_page *oldest = NULL;
         for (struct cart_page *n = p->all; n != NULL; n = n->all_next) {
-            if (n != source && n->users == 0 && n->child == NULL && (oldest == NULL || n->used < oldest->used))
+            if (n != source && n->users == 0 && n->child == NULL &&
+                (oldest == NULL || n->used < oldest->used))
                 oldest = n;
         }
         oldest = oldest != NULL ? oldest : source;
@@ -318,8 +322,7 @@ static struct cart_page *last_node(const struct cart_lane *l)
     return l->n_nodes > 0 ? l->nodes[l->n_nodes - 1] : NULL;
 }
 
-/* Rows that still fit before the page ends. */
-static size_t room(const struct cart_lane *l)
+size_t cart_lane_room(const struct cart_lane *l)
 {
     return CART_PAGE_ROWS - (l->first + l->rows) % CART_PAGE_ROWS;
 }
@@ -354,7 +357,8 @@ static struct cart_page *next_closed(const struct cart_lane *l, const uint32_t *
     return NULL;
 }
 
-/* A full page becomes a node that the lane stands behind. An equal one that was there first is taken in its place. */
+/* A full page becomes a node that the lane stands behind. An equal one that was there first is
+ * taken in its place. */
 static void seal(struct cart_lane *l)
 {
     struct cart_page *known = next_closed(l, l->ids, l->n_own);
@@ -370,8 +374,8 @@ static void seal(struct cart_lane *l)
     stand_behind(l, known);
 }
 
-/* The best source of rows beyond the lane's own within one page: a child of where it stands, or the own page of another
- * lane that stands there too. */
+/* The best source of rows beyond the lane's own within one page: a child of where it stands, or the
+ * own page of another lane that stands there too. */
 struct source {
     const struct cart_kv_tail *tail;
     struct cart_page *node; /* NULL: a lane's */
@@ -416,7 +420,7 @@ size_t cart_lane_catch_up(struct cart_lane *l, const uint32_t *ids, size_t limit
             stand_behind(l, whole);
             continue;
         }
-        size_t end = l->n_own + room(l);
+        size_t end = l->n_own + cart_lane_room(l);
         struct source s = best_source(l, ids + base, limit - base < end ? limit - base : end);
         if (s.tail == NULL)
             break;
@@ -434,7 +438,8 @@ size_t cart_lane_catch_up(struct cart_lane *l, const uint32_t *ids, size_t limit
     return l->rows - before;
 }
 
-static int lane_storage(struct cart_lane *l, const struct cart_lane_start *s, size_t pages, struct cart_err *err)
+static int lane_storage(struct cart_lane *l, const struct cart_lane_start *s, size_t pages,
+                        struct cart_err *err)
 {
     size_t n;
 
@@ -450,8 +455,8 @@ static int lane_storage(struct cart_lane *l, const struct cart_lane_start *s, si
     return 0;
 }
 
-/* Pages that the lane adds to what is promised: those that it may have to fill, and those that it finds with nobody
- * behind them. */
+/* Pages that the lane adds to what is promised: those that it may have to fill, and those that it
+ * finds with nobody behind them. */
 static size_t promise(const struct cart_lane *probe, const struct cart_lane_start *s, size_t pages)
 {
     struct cart_page *at = NULL;
@@ -459,8 +464,8 @@ static size_t promise(const struct cart_lane *probe, const struct cart_lane_star
 
     for (size_t have = 0; probe->root != NULL && have < s->limit;) {
         struct cart_page *c = *children(probe->root, at);
-        while (c != NULL &&
-               !(c->closed && c->n <= s->limit - have && common(c->ids, c->n, s->ids + have, c->n) == c->n))
+        while (c != NULL && !(c->closed && c->n <= s->limit - have &&
+                              common(c->ids, c->n, s->ids + have, c->n) == c->n))
             c = c->next;
         if (c == NULL)
             break;
@@ -471,7 +476,8 @@ static size_t promise(const struct cart_lane *probe, const struct cart_lane_star
     return n;
 }
 
-int cart_lane_open(struct cart_lane *l, struct cart_pages *p, const struct cart_lane_start *s, struct cart_err *err)
+int cart_lane_open(struct cart_lane *l, struct cart_pages *p, const struct cart_lane_start *s,
+                   struct cart_err *err)
 {
     size_t pages = cart_pages_for(s->first, s->max_rows);
     struct cart_lane lane = {.pages = p, .first = s->first};
@@ -479,8 +485,8 @@ int cart_lane_open(struct cart_lane *l, struct cart_pages *p, const struct cart_
     lane.root = root_find(p, s->key, s->n_key);
     size_t need = promise(&lane, s, pages);
     if (p->committed > p->n || need > p->n - p->committed)
-        return cart_err_set(err, CART_EAGAIN, "%zu of %zu pages are promised, %zu more are needed", p->committed, p->n,
-                            need);
+        return cart_err_set(err, CART_EAGAIN, "%zu of %zu pages are promised, %zu more are needed",
+                            p->committed, p->n, need);
     int r = lane_storage(&lane, s, pages, err);
     if (r == 0 && lane.root == NULL && (lane.root = root_new(p, s->key, s->n_key)) == NULL)
         r = cart_err_memory(err, "the pages of a stream", 0);
@@ -504,7 +510,7 @@ int cart_lane_open(struct cart_lane *l, struct cart_pages *p, const struct cart_
 size_t cart_lane_begin(struct cart_lane *l, size_t T, struct cart_kv *kv)
 {
     struct cart_pages *p = l->pages;
-    size_t fits = room(l);
+    size_t fits = cart_lane_room(l);
 
     assert(T > 0);
     own_page(l, NULL);
@@ -525,11 +531,11 @@ size_t cart_lane_begin(struct cart_lane *l, size_t T, struct cart_kv *kv)
 static void spread(struct cart_lane *l, const uint32_t *ids, size_t n, size_t from)
 {
     while (n > 0) {
-        size_t take = n < room(l) ? n : room(l);
+        size_t take = n < cart_lane_room(l) ? n : cart_lane_room(l);
         own_page(l, NULL);
         copy_rows(l->pages->m, &l->page->tail, l->n_own, &l->pages->wide, from, take);
         memcpy(l->ids + l->n_own, ids, take * sizeof *ids);
-        bool full = take == room(l);
+        bool full = take == cart_lane_room(l);
         l->n_own += take;
         l->page->tail.rows = l->n_own;
         l->rows += take;
@@ -550,7 +556,7 @@ void cart_lane_append(struct cart_lane *l, const uint32_t *ids, size_t n)
         spread(l, ids, n, l->n_own);
         return;
     }
-    bool full = n == room(l);
+    bool full = n == cart_lane_room(l);
     memcpy(l->ids + l->n_own, ids, n * sizeof *ids);
     l->n_own += n;
     l->rows += n;

@@ -58,11 +58,13 @@ static int by_id(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Puts the candidates that may survive the cuts into list, most likely first; returns their number. Only the upper part
- * of the row is sorted: the threshold falls until enough tokens, or enough of the mass, lie above it. */
-static size_t sort_candidates(struct cart_sampler_scratch *w, size_t V, size_t want, double want_mass)
+/* Puts the candidates that may survive the cuts into list, most likely first; returns their number.
+ * Only the upper part of the row is sorted: the threshold falls until enough tokens, or enough of
+ * the mass, lie above it. */
+static size_t sort_candidates(struct cart_sampler_scratch *w, size_t V, size_t want,
+                              double want_mass)
 {
-    for (float least = 1.0f / 64; ; least = least > 1e-6f ? least / 64 : 0.0f) {
+    for (float least = 1.0f / 64;; least = least > 1e-6f ? least / 64 : 0.0f) {
         size_t n = 0;
         double mass = 0;
 
@@ -107,8 +109,8 @@ static size_t cut(const struct cart_sampling *s, struct cart_sampler_scratch *w,
     return kept;
 }
 
-uint32_t cart_sampler_pick(const struct cart_sampling *s, const float *logits, size_t V, uint32_t index,
-                           struct cart_sampler_scratch *w)
+uint32_t cart_sampler_pick(const struct cart_sampling *s, const float *logits, size_t V,
+                           uint32_t index, struct cart_sampler_scratch *w)
 {
     uint32_t best = cart_vocab_argmax(logits, V);
 

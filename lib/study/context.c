@@ -4,8 +4,9 @@
 
 #include <assert.h>
 
-int cart_context_build(struct cart_ids *out, const struct cart_chat *chat, const struct cart_corpus *corpus,
-                       enum cart_context_kind kind, size_t doc, struct cart_range span, struct cart_err *err)
+int cart_context_build(struct cart_ids *out, const struct cart_chat *chat,
+                       const struct cart_corpus *corpus, enum cart_context_kind kind, size_t doc,
+                       struct cart_range span, struct cart_err *err)
 {
     size_t n_open;
     size_t n_close;
@@ -33,8 +34,9 @@ int cart_context_build(struct cart_ids *out, const struct cart_chat *chat, const
     return cart_ids_add(out, close, n_close, err);
 }
 
-int cart_context_of(struct cart_ids *out, const struct cart_chat *chat, const struct cart_corpus *corpus,
-                    const struct cart_conversation *c, struct cart_err *err)
+int cart_context_of(struct cart_ids *out, const struct cart_chat *chat,
+                    const struct cart_corpus *corpus, const struct cart_conversation *c,
+                    struct cart_err *err)
 {
     return cart_context_build(out, chat, corpus, c->context, c->doc, c->context_span, err);
 }

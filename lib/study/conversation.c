@@ -20,7 +20,8 @@ void cart_conversation_init(struct cart_conversation *c)
 
 static void drop_json(struct cart_conversation *c)
 {
-    json_t **all[] = {&c->parts, &c->round, &c->target_doc, &c->messages, &c->finish_reasons, &c->fields};
+    json_t **all[] = {&c->parts,    &c->round,          &c->target_doc,
+                      &c->messages, &c->finish_reasons, &c->fields};
 
     for (size_t i = 0; i < CART_COUNTOF(all); i++) {
         json_decref(*all[i]);
@@ -54,7 +55,8 @@ void cart_conversation_release(struct cart_conversation *c)
 }
 
 /* cart_array_reserve through the array's own pointer type. */
-#define RESERVE(c, field, need, err) reserve_array(&(c)->field, &(c)->field##_cap, need, sizeof *(c)->field, err)
+#define RESERVE(c, field, need, err)                                                               \
+    reserve_array(&(c)->field, &(c)->field##_cap, need, sizeof *(c)->field, err)
 
 static int reserve_array(void *field, size_t *cap, size_t need, size_t size, struct cart_err *err)
 {
@@ -67,7 +69,8 @@ static int reserve_array(void *field, size_t *cap, size_t need, size_t size, str
     return r;
 }
 
-int cart_conversation_push_ids(struct cart_conversation *c, const uint32_t *ids, size_t n, struct cart_err *err)
+int cart_conversation_push_ids(struct cart_conversation *c, const uint32_t *ids, size_t n,
+                               struct cart_err *err)
 {
     int r = RESERVE(c, ids, c->T + n, err);
 
@@ -79,7 +82,8 @@ int cart_conversation_push_ids(struct cart_conversation *c, const uint32_t *ids,
     return 0;
 }
 
-int cart_conversation_supervise(struct cart_conversation *c, size_t first, size_t end, struct cart_err *err)
+int cart_conversation_supervise(struct cart_conversation *c, size_t first, size_t end,
+                                struct cart_err *err)
 {
     int r = RESERVE(c, supervised, c->n_supervised + 1, err);
 
@@ -98,7 +102,8 @@ size_t cart_conversation_supervised(const struct cart_conversation *c)
     return n;
 }
 
-int cart_conversation_reserve_targets(struct cart_conversation *c, size_t R, size_t E, struct cart_err *err)
+int cart_conversation_reserve_targets(struct cart_conversation *c, size_t R, size_t E,
+                                      struct cart_err *err)
 {
     int r;
 
@@ -111,8 +116,8 @@ int cart_conversation_reserve_targets(struct cart_conversation *c, size_t R, siz
 
 /* ---- parsing ---- */
 
-static int parse_range(const json_t *fields, const char *key, struct cart_range *out, const char *what,
-                       struct cart_err *err)
+static int parse_range(const json_t *fields, const char *key, struct cart_range *out,
+                       const char *what, struct cart_err *err)
 {
     json_t *pair;
     int r = cart_json_array(fields, key, &pair, what, err);
@@ -123,12 +128,14 @@ static int parse_range(const json_t *fields, const char *key, struct cart_range 
     json_int_t end = json_integer_value(json_array_get(pair, 1));
     if (json_array_size(pair) != 2 || !json_is_integer(json_array_get(pair, 0)) ||
         !json_is_integer(json_array_get(pair, 1)) || first < 0 || end < first || end > INT32_MAX)
-        return cart_err_set(err, CART_EFORMAT, "%s: %s: expected [first, end] with 0 <= first <= end", what, key);
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: %s: expected [first, end] with 0 <= first <= end", what, key);
     *out = (struct cart_range){(size_t)first, (size_t)end};
     return 0;
 }
 
-static int parse_strings(const json_t *fields, const char *key, json_t **out, const char *what, struct cart_err *err)
+static int parse_strings(const json_t *fields, const char *key, json_t **out, const char *what,
+                         struct cart_err *err)
 {
     json_t *array;
     int r = cart_json_array(fields, key, &array, what, err);
@@ -143,7 +150,8 @@ static int parse_strings(const json_t *fields, const char *key, json_t **out, co
     return 0;
 }
 
-static int parse_messages(const json_t *fields, json_t **out, const char *what, struct cart_err *err)
+static int parse_messages(const json_t *fields, json_t **out, const char *what,
+                          struct cart_err *err)
 {
     json_t *array;
     int r = cart_json_array(fields, "messages", &array, what, err);
@@ -154,22 +162,24 @@ static int parse_messages(const json_t *fields, json_t **out, const char *what, 
         const json_t *m = json_array_get(array, i);
         if (!json_is_object(m) || !json_is_string(json_object_get(m, "role")) ||
             !json_is_string(json_object_get(m, "content")))
-            return cart_err_set(err, CART_EFORMAT, "%s: messages[%zu]: expected an object with role and content", what,
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: messages[%zu]: expected an object with role and content", what,
                                 i);
     }
     *out = json_incref(array);
     return 0;
 }
 
-static int parse_integer_or_null(const json_t *fields, const char *key, json_t **out, const char *what,
-                                 struct cart_err *err)
+static int parse_integer_or_null(const json_t *fields, const char *key, json_t **out,
+                                 const char *what, struct cart_err *err)
 {
     json_t *v = json_object_get(fields, key);
 
     if (v == NULL || json_is_null(v))
         return 0;
     if (!json_is_integer(v) || json_integer_value(v) < 0)
-        return cart_err_set(err, CART_EFORMAT, "%s: %s: expected null or a whole number", what, key);
+        return cart_err_set(err, CART_EFORMAT, "%s: %s: expected null or a whole number", what,
+                            key);
     *out = json_incref(v);
     return 0;
 }
@@ -209,27 +219,31 @@ static int parse_fields(struct cart_conversation *c, const char *what, struct ca
     return cart_err_set(err, CART_EFORMAT, "%s: context: expected chunk, document or corpus", what);
 }
 
-static int check_spans(const struct cart_conversation *c, const struct cart_corpus *corpus, const char *what,
-                       struct cart_err *err)
+static int check_spans(const struct cart_conversation *c, const struct cart_corpus *corpus,
+                       const char *what, struct cart_err *err)
 {
     if (corpus == NULL)
         return 0;
     if (c->doc >= corpus->n_docs)
-        return cart_err_set(err, CART_EFORMAT, "%s: doc: expected below %zu, found %zu", what, corpus->n_docs, c->doc);
+        return cart_err_set(err, CART_EFORMAT, "%s: doc: expected below %zu, found %zu", what,
+                            corpus->n_docs, c->doc);
     size_t n = corpus->docs[c->doc].n;
     size_t limit = c->context == CART_CONTEXT_CORPUS ? corpus->tokens : n;
     if (c->chunk.end > n)
-        return cart_err_set(err, CART_EFORMAT, "%s: chunk: expected an end of at most %zu, found %zu", what, n,
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: chunk: expected an end of at most %zu, found %zu", what, n,
                             c->chunk.end);
     if (c->context_span.end > limit)
-        return cart_err_set(err, CART_EFORMAT, "%s: context_span: expected an end of at most %zu, found %zu", what,
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: context_span: expected an end of at most %zu, found %zu", what,
                             limit, c->context_span.end);
     return 0;
 }
 
-/* The I32 tensor of that name as numbers from 0 to below limit. *out is c's own array, reserved before. */
-static int copy_ids(const struct cart_payload *p, const char *name, size_t limit, uint32_t *out, const char *what,
-                    struct cart_err *err)
+/* The I32 tensor of that name as numbers from 0 to below limit. *out is c's own array, reserved
+ * before. */
+static int copy_ids(const struct cart_payload *p, const char *name, size_t limit, uint32_t *out,
+                    const char *what, struct cart_err *err)
 {
     const struct cart_st_tensor *t = cart_st_find(&p->st, name);
 
@@ -237,14 +251,15 @@ static int copy_ids(const struct cart_payload *p, const char *name, size_t limit
         memcpy(out, t->data, t->bytes);
     for (size_t i = 0; i < t->bytes / sizeof *out; i++) {
         if (out[i] > INT32_MAX || out[i] >= limit)
-            return cart_err_set(err, CART_EFORMAT, "%s: %s[%zu]: expected a number below %zu, found %lld", what, name, i,
-                                limit, (long long)(int32_t)out[i]);
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: %s[%zu]: expected a number below %zu, found %lld", what, name,
+                                i, limit, (long long)(int32_t)out[i]);
     }
     return 0;
 }
 
-static int parse_ids(struct cart_conversation *c, const struct cart_payload *p, size_t V, const char *what,
-                     struct cart_err *err)
+static int parse_ids(struct cart_conversation *c, const struct cart_payload *p, size_t V,
+                     const char *what, struct cart_err *err)
 {
     const struct cart_st_tensor *s = cart_st_find(&p->st, "supervised");
     size_t last = 1;
@@ -259,9 +274,10 @@ static int parse_ids(struct cart_conversation *c, const struct cart_payload *p, 
         int32_t pair[2];
         memcpy(pair, (const char *)s->data + i * sizeof pair, sizeof pair);
         if (pair[0] < 0 || (size_t)pair[0] < last || pair[1] <= pair[0] || (size_t)pair[1] > c->T)
-            return cart_err_set(err, CART_EFORMAT,
-                                "%s: supervised[%zu]: expected a rising range within 1 and %zu, found [%d, %d]", what, i,
-                                c->T, (int)pair[0], (int)pair[1]);
+            return cart_err_set(
+                err, CART_EFORMAT,
+                "%s: supervised[%zu]: expected a rising range within 1 and %zu, found [%d, %d]",
+                what, i, c->T, (int)pair[0], (int)pair[1]);
         c->supervised[i] = (struct cart_range){(size_t)pair[0], (size_t)pair[1]};
         last = (size_t)pair[1];
     }
@@ -269,22 +285,25 @@ static int parse_ids(struct cart_conversation *c, const struct cart_payload *p, 
     return 0;
 }
 
-static int check_row(const struct cart_conversation *c, size_t row, const char *what, struct cart_err *err)
+static int check_row(const struct cart_conversation *c, size_t row, const char *what,
+                     struct cart_err *err)
 {
     for (size_t e = c->offsets[row]; e < c->offsets[row + 1]; e++) {
         float lp = c->logprobs[e];
 
         if (!(lp <= 0.0f) || lp < -1e30f || (e > c->offsets[row] && lp > c->logprobs[e - 1]))
-            return cart_err_set(err, CART_EFORMAT, "%s: row %zu: expected falling log-probabilities of at most 0", what,
-                                row);
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: row %zu: expected falling log-probabilities of at most 0",
+                                what, row);
         for (size_t o = c->offsets[row]; o < e; o++) {
             if (c->target_ids[o] == c->target_ids[e])
-                return cart_err_set(err, CART_EFORMAT, "%s: row %zu: token %u occurs twice", what, row,
-                                    (unsigned)c->target_ids[e]);
+                return cart_err_set(err, CART_EFORMAT, "%s: row %zu: token %u occurs twice", what,
+                                    row, (unsigned)c->target_ids[e]);
         }
     }
     if (!(c->entropy[row] >= 0.0f && c->entropy[row] <= 1e30f))
-        return cart_err_set(err, CART_EFORMAT, "%s: row %zu: entropy: expected a finite number of at least 0", what,
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: row %zu: entropy: expected a finite number of at least 0", what,
                             row);
     return 0;
 }
@@ -292,8 +311,8 @@ static int check_row(const struct cart_conversation *c, size_t row, const char *
 /* A row's entries are compared pairwise above, so their number is bounded here. */
 #define MAX_ROW_ENTRIES 4096
 
-static int parse_targets(struct cart_conversation *c, const struct cart_payload *p, size_t V, const char *what,
-                         struct cart_err *err)
+static int parse_targets(struct cart_conversation *c, const struct cart_payload *p, size_t V,
+                         const char *what, struct cart_err *err)
 {
     const struct cart_st_tensor *lp = cart_st_find(&p->st, "logprobs");
     const struct cart_st_tensor *off = cart_st_find(&p->st, "offsets");
@@ -303,16 +322,18 @@ static int parse_targets(struct cart_conversation *c, const struct cart_payload 
 
     c->R = cart_st_find(&p->st, "rows")->shape[0];
     c->E = cart_st_find(&p->st, "target_ids")->shape[0];
-    if (c->R != cart_conversation_supervised(c) || off->shape[0] != c->R + 1 || ent->shape[0] != c->R ||
-        lp->shape[0] != c->E)
+    if (c->R != cart_conversation_supervised(c) || off->shape[0] != c->R + 1 ||
+        ent->shape[0] != c->R || lp->shape[0] != c->E)
         return cart_err_set(err, CART_EFORMAT,
-                            "%s: targets of %zu supervised tokens: found %zu rows, %zu offsets, %zu entropies, %zu ids "
+                            "%s: targets of %zu supervised tokens: found %zu rows, %zu offsets, "
+                            "%zu entropies, %zu ids "
                             "and %zu log-probabilities",
-                            what, cart_conversation_supervised(c), c->R, off->shape[0], ent->shape[0], c->E,
-                            lp->shape[0]);
+                            what, cart_conversation_supervised(c), c->R, off->shape[0],
+                            ent->shape[0], c->E, lp->shape[0]);
     if ((r = cart_conversation_reserve_targets(c, c->R, c->E, err)) < 0 ||
         (r = copy_ids(p, "rows", c->T, c->rows, what, err)) < 0 ||
-        (r = copy_ids(p, "target_ids", V < INT32_MAX ? V : INT32_MAX, c->target_ids, what, err)) < 0)
+        (r = copy_ids(p, "target_ids", V < INT32_MAX ? V : INT32_MAX, c->target_ids, what, err)) <
+            0)
         return r;
     if (c->E > 0)
         memcpy(c->logprobs, lp->data, c->E * sizeof *c->logprobs);
@@ -322,16 +343,18 @@ static int parse_targets(struct cart_conversation *c, const struct cart_payload 
         int32_t o;
         memcpy(&o, (const char *)off->data + i * sizeof o, sizeof o);
         size_t least = i == 0 ? 0 : c->offsets[i - 1];
-        if (o < 0 || (size_t)o < least || (size_t)o > c->E || (i == 0 && o != 0) || (i == c->R && (size_t)o != c->E) ||
-            (size_t)o - least > MAX_ROW_ENTRIES)
-            return cart_err_set(err, CART_EFORMAT, "%s: offsets[%zu]: expected rising from 0 to %zu, found %d", what, i,
-                                c->E, (int)o);
+        if (o < 0 || (size_t)o < least || (size_t)o > c->E || (i == 0 && o != 0) ||
+            (i == c->R && (size_t)o != c->E) || (size_t)o - least > MAX_ROW_ENTRIES)
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: offsets[%zu]: expected rising from 0 to %zu, found %d", what,
+                                i, c->E, (int)o);
         c->offsets[i] = (size_t)o;
     }
     for (size_t i = 0; i < c->n_supervised; i++) {
         for (size_t t = c->supervised[i].first; t < c->supervised[i].end; t++, row++) {
             if (c->rows[row] != t)
-                return cart_err_set(err, CART_EFORMAT, "%s: rows[%zu]: expected supervised token %zu, found %u", what,
+                return cart_err_set(err, CART_EFORMAT,
+                                    "%s: rows[%zu]: expected supervised token %zu, found %u", what,
                                     row, t, (unsigned)c->rows[row]);
             if ((r = check_row(c, row, what, err)) < 0)
                 return r;
@@ -342,7 +365,8 @@ static int parse_targets(struct cart_conversation *c, const struct cart_payload 
 }
 
 int cart_conversation_parse(struct cart_conversation *c, const struct cart_record *rec, size_t V,
-                            const struct cart_corpus *corpus, const char *what, struct cart_err *err)
+                            const struct cart_corpus *corpus, const char *what,
+                            struct cart_err *err)
 {
     bool targets = strcmp(rec->type, "TARG") == 0;
     struct cart_payload p;
@@ -351,9 +375,11 @@ int cart_conversation_parse(struct cart_conversation *c, const struct cart_recor
 
     cart_conversation_reset(c);
     if (!targets && strcmp(rec->type, "CONV") != 0)
-        return cart_err_set(err, CART_EFORMAT, "%s: expected a conversation, found a record of type %s", what,
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: expected a conversation, found a record of type %s", what,
                             rec->type);
-    if ((r = cart_payload_parse(&p, cart_kind_find(targets ? "targets" : "conversations"), rec, what, err)) < 0)
+    if ((r = cart_payload_parse(&p, cart_kind_find(targets ? "targets" : "conversations"), rec,
+                                what, err)) < 0)
         return r;
     c->fields = json_incref(p.fields);
     uint64_t n = 0;
@@ -361,7 +387,8 @@ int cart_conversation_parse(struct cart_conversation *c, const struct cart_recor
         goto out;
     snprintf(where, sizeof where, "%.80s: conversation %llu", what, (unsigned long long)n);
     if ((r = parse_fields(c, where, err)) < 0 || (r = check_spans(c, corpus, where, err)) < 0 ||
-        (r = parse_ids(c, &p, V, where, err)) < 0 || (targets && (r = parse_targets(c, &p, V, where, err)) < 0))
+        (r = parse_ids(c, &p, V, where, err)) < 0 ||
+        (targets && (r = parse_targets(c, &p, V, where, err)) < 0))
         goto out;
 out:
     cart_payload_release(&p);
@@ -387,14 +414,15 @@ static json_t *range_json(struct cart_range r)
 
 static int build_fields(json_t **out, const struct cart_conversation *c, struct cart_err *err)
 {
-    json_t *f = json_pack("{s:I,s:s,s:s,s:I,s:o,s:s,s:o,s:o,s:o,s:o,s:b,s:o,s:o}", "n", (json_int_t)c->n, "split",
-                          c->held_out ? "held-out" : "train", "seed_type", c->seed_type != NULL ? c->seed_type : "",
-                          "doc", (json_int_t)c->doc, "chunk", range_json(c->chunk), "context",
-                          cart_context_name(c->context), "context_span", range_json(c->context_span), "parts",
-                          value_or(c->parts, json_array()), "round", value_or(c->round, json_null()), "target_doc",
-                          value_or(c->target_doc, json_null()), "think", (int)c->think, "messages",
-                          value_or(c->messages, json_array()), "finish_reasons",
-                          value_or(c->finish_reasons, json_array()));
+    json_t *f = json_pack(
+        "{s:I,s:s,s:s,s:I,s:o,s:s,s:o,s:o,s:o,s:o,s:b,s:o,s:o}", "n", (json_int_t)c->n, "split",
+        c->held_out ? "held-out" : "train", "seed_type", c->seed_type != NULL ? c->seed_type : "",
+        "doc", (json_int_t)c->doc, "chunk", range_json(c->chunk), "context",
+        cart_context_name(c->context), "context_span", range_json(c->context_span), "parts",
+        value_or(c->parts, json_array()), "round", value_or(c->round, json_null()), "target_doc",
+        value_or(c->target_doc, json_null()), "think", (int)c->think, "messages",
+        value_or(c->messages, json_array()), "finish_reasons",
+        value_or(c->finish_reasons, json_array()));
 
     if (f == NULL)
         return cart_err_memory(err, "fields of a conversation", 0);
@@ -405,19 +433,21 @@ static int build_fields(json_t **out, const struct cart_conversation *c, struct 
 static int to_i32(int32_t *out, size_t v, struct cart_err *err)
 {
     if (v > INT32_MAX)
-        return cart_err_set(err, CART_EFORMAT, "a conversation of more than 2^31 tokens or entries");
+        return cart_err_set(err, CART_EFORMAT,
+                            "a conversation of more than 2^31 tokens or entries");
     *out = (int32_t)v;
     return 0;
 }
 
-int cart_conversation_build(struct cart_buf *payload, const struct cart_conversation *c, bool targets,
-                            struct cart_err *err)
+int cart_conversation_build(struct cart_buf *payload, const struct cart_conversation *c,
+                            bool targets, struct cart_err *err)
 {
     const char *type = targets ? "TARG" : "CONV";
     const struct cart_kind *kind = cart_kind_find(targets ? "targets" : "conversations");
     const struct cart_kind_record *desc = NULL;
     size_t n_pairs = 2 * c->n_supervised;
-    int32_t *numbers = malloc((n_pairs + c->R + 1) * sizeof *numbers); /* supervised, then offsets */
+    int32_t *numbers =
+        malloc((n_pairs + c->R + 1) * sizeof *numbers); /* supervised, then offsets */
     json_t *fields = NULL;
     int r;
 
@@ -439,7 +469,8 @@ int cart_conversation_build(struct cart_buf *payload, const struct cart_conversa
     assert(desc != NULL && (!targets || c->has_targets));
     if ((r = build_fields(&fields, c, err)) < 0)
         goto out;
-    const void *data[] = {c->ids, numbers, c->rows, numbers + n_pairs, c->target_ids, c->logprobs, c->entropy};
+    const void *data[] = {c->ids,        numbers,     c->rows,   numbers + n_pairs,
+                          c->target_ids, c->logprobs, c->entropy};
     const size_t counts[] = {c->T, c->n_supervised, c->R, c->R + 1, c->E, c->E, c->R};
     assert(desc->n_tensors == (targets ? 7 : 2));
     r = cart_payload_build(payload, desc, fields, data, counts, err);

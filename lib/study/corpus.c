@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int fill_doc(struct cart_doc *doc, const struct cart_payload *p, size_t index, size_t V, const char *what,
-                    struct cart_err *err)
+static int fill_doc(struct cart_doc *doc, const struct cart_payload *p, size_t index, size_t V,
+                    const char *what, struct cart_err *err)
 {
     uint64_t number = 0;
     const char *id = "";
@@ -23,10 +23,11 @@ static int fill_doc(struct cart_doc *doc, const struct cart_payload *p, size_t i
         (r = cart_json_string(p->fields, "sha256", &sha256, what, err)) < 0)
         return r;
     if (number != index)
-        return cart_err_set(err, CART_EFORMAT, "%s: document number: expected %zu, found %llu", what, index,
-                            (unsigned long long)number);
+        return cart_err_set(err, CART_EFORMAT, "%s: document number: expected %zu, found %llu",
+                            what, index, (unsigned long long)number);
     if (strlen(sha256) != 64 || strspn(sha256, "0123456789abcdef") != 64)
-        return cart_err_set(err, CART_EFORMAT, "%s: document %zu: sha256: expected 64 hex digits", what, index);
+        return cart_err_set(err, CART_EFORMAT, "%s: document %zu: sha256: expected 64 hex digits",
+                            what, index);
 
     const struct cart_st_tensor *tokens;
     if ((r = cart_st_expect(&p->st, "tokens", CART_ST_I32, 1, &tokens, what, err)) < 0)
@@ -40,8 +41,10 @@ static int fill_doc(struct cart_doc *doc, const struct cart_payload *p, size_t i
         memcpy(copy, tokens->data, tokens->bytes);
     for (size_t i = 0; i < doc->n; i++) {
         if (copy[i] >= V || copy[i] > INT32_MAX)
-            return cart_err_set(err, CART_EFORMAT, "%s: document %zu: token %zu: expected an id below %zu, found %lld",
-                                what, index, i, V == SIZE_MAX ? (size_t)INT32_MAX : V, (long long)(int32_t)copy[i]);
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: document %zu: token %zu: expected an id below %zu, found %lld",
+                                what, index, i, V == SIZE_MAX ? (size_t)INT32_MAX : V,
+                                (long long)(int32_t)copy[i]);
     }
     doc->id = id;
     doc->path = path;
@@ -56,8 +59,8 @@ static void release_doc(struct cart_doc *doc)
     json_decref(doc->fields);
 }
 
-int cart_corpus_add(struct cart_corpus *c, const struct cart_record *rec, size_t V, const char *what,
-                    struct cart_err *err)
+int cart_corpus_add(struct cart_corpus *c, const struct cart_record *rec, size_t V,
+                    const char *what, struct cart_err *err)
 {
     struct cart_payload p;
     struct cart_doc doc = {0};
@@ -90,8 +93,8 @@ out:
     return r;
 }
 
-int cart_corpus_read(struct cart_corpus *c, struct cart_stream_reader *reader, size_t V, struct cart_record *rec,
-                     struct cart_err *err)
+int cart_corpus_read(struct cart_corpus *c, struct cart_stream_reader *reader, size_t V,
+                     struct cart_record *rec, struct cart_err *err)
 {
     const char *what = cart_stream_name(reader);
     int r;
@@ -115,7 +118,8 @@ void cart_corpus_release(struct cart_corpus *c)
     *c = (struct cart_corpus)CART_CORPUS_INIT;
 }
 
-int cart_corpus_write(const struct cart_corpus *c, size_t first, struct cart_stream_writer *w, struct cart_err *err)
+int cart_corpus_write(const struct cart_corpus *c, size_t first, struct cart_stream_writer *w,
+                      struct cart_err *err)
 {
     for (size_t i = first; i < c->n_docs; i++) {
         int r = cart_stream_write(w, "DOC ", c->docs[i].payload, c->docs[i].payload_size, err);

@@ -1,6 +1,7 @@
-/* The documents of a stream, held in memory: the DOC records that come first in every stream and pass through every
- * stage once. A corpus is filled by cart_corpus_read, then read-only: any number of threads may use it. Payloads are
- * kept as they came, so that they are passed on byte for byte. */
+/* The documents of a stream, held in memory: the DOC records that come first in every stream and
+ * pass through every stage once. A corpus is filled by cart_corpus_read, then read-only: any number
+ * of threads may use it. Payloads are kept as they came, so that they are passed on byte for byte.
+ */
 #ifndef CART_STUDY_CORPUS_H
 #define CART_STUDY_CORPUS_H
 
@@ -12,11 +13,11 @@ struct cart_doc {
     uint64_t bytes;        /* of the normalised text */
     const char *sha256;    /* of the normalised text, 64 hex digits */
     const uint32_t *tokens;
-    size_t n;              /* tokens */
-    size_t first;          /* tokens of the documents before it */
-    const void *payload;   /* as read */
+    size_t n;            /* tokens */
+    size_t first;        /* tokens of the documents before it */
+    const void *payload; /* as read */
     size_t payload_size;
-    json_t *fields;        /* the record's other fields */
+    json_t *fields; /* the record's other fields */
 };
 
 struct cart_corpus {
@@ -25,25 +26,31 @@ struct cart_corpus {
     size_t tokens; /* of all documents */
 };
 
-#define CART_CORPUS_INIT {NULL, 0, 0, 0}
+#define CART_CORPUS_INIT                                                                           \
+    {                                                                                              \
+        NULL, 0, 0, 0                                                                              \
+    }
 
-/* Reads records up to the first that is no DOC. 1: that record is in *rec (valid until the next read); 0: END came.
- * Documents must be numbered from 0 and have ids below V (SIZE_MAX: not checked); otherwise CART_EFORMAT. A stream
- * without any document is CART_EFORMAT. The corpus must be empty. */
-int cart_corpus_read(struct cart_corpus *c, struct cart_stream_reader *r, size_t V, struct cart_record *rec,
-                     struct cart_err *err) CART_MUST_USE;
+/* Reads records up to the first that is no DOC. 1: that record is in *rec (valid until the next
+ * read); 0: END came. Documents must be numbered from 0 and have ids below V (SIZE_MAX: not
+ * checked); otherwise CART_EFORMAT. A stream without any document is CART_EFORMAT. The corpus must
+ * be empty. */
+int cart_corpus_read(struct cart_corpus *c, struct cart_stream_reader *r, size_t V,
+                     struct cart_record *rec, struct cart_err *err) CART_MUST_USE;
 void cart_corpus_release(struct cart_corpus *c);
 
 /* Adds one DOC payload (copied); what names it in messages. */
-int cart_corpus_add(struct cart_corpus *c, const struct cart_record *rec, size_t V, const char *what,
-                    struct cart_err *err) CART_MUST_USE;
+int cart_corpus_add(struct cart_corpus *c, const struct cart_record *rec, size_t V,
+                    const char *what, struct cart_err *err) CART_MUST_USE;
 
 /* Writes the DOC records from document first on, as they came. */
 int cart_corpus_write(const struct cart_corpus *c, size_t first, struct cart_stream_writer *w,
                       struct cart_err *err) CART_MUST_USE;
 
-/* XXH3-128 over the documents in order: each one's token count and tokens, little-endian. Hex, with a NUL. CART_ESYS: memory. */
-int cart_corpus_digest(const struct cart_corpus *c, char out[33], struct cart_err *err) CART_MUST_USE;
+/* XXH3-128 over the documents in order: each one's token count and tokens, little-endian. Hex, with
+ * a NUL. CART_ESYS: memory. */
+int cart_corpus_digest(const struct cart_corpus *c, char out[33],
+                       struct cart_err *err) CART_MUST_USE;
 
 /* Copies tokens [first, end) of all documents, one after another, into out [end - first]. */
 void cart_corpus_copy(const struct cart_corpus *c, size_t first, size_t end, uint32_t *out);

@@ -8,8 +8,9 @@
 #define STEPS 4
 #define PROMPT ((size_t)256)
 
-static int time_decode(struct cart_engine *e, const struct cart_kv_part *part, struct cart_session *sessions,
-                       struct cart_span *spans, size_t streams, float *rows, double *seconds, struct cart_err *err)
+static int time_decode(struct cart_engine *e, const struct cart_kv_part *part,
+                       struct cart_session *sessions, struct cart_span *spans, size_t streams,
+                       float *rows, double *seconds, struct cart_err *err)
 {
     static const uint32_t id = 0;
     const struct cart_model *m = cart_engine_model(e);
@@ -32,10 +33,13 @@ static int time_decode(struct cart_engine *e, const struct cart_kv_part *part, s
     return 0;
 }
 
-int cart_estimate_rates(struct cart_engine *e, size_t streams, struct cart_rates *out, struct cart_err *err)
+int cart_estimate_rates(struct cart_engine *e, size_t streams, struct cart_rates *out,
+                        struct cart_err *err)
 {
     const struct cart_model *m = cart_engine_model(e);
-    size_t n = m->context > PROMPT + STEPS ? PROMPT : m->context > 2 * STEPS ? m->context - 2 * STEPS : 1;
+    size_t n = m->context > PROMPT + STEPS ? PROMPT
+               : m->context > 2 * STEPS    ? m->context - 2 * STEPS
+                                           : 1;
     struct cart_session *sessions = calloc(streams, sizeof *sessions);
     struct cart_span *spans = calloc(streams, sizeof *spans);
     float *rows = calloc(streams, (m->D + m->V) * sizeof *rows);

@@ -29,13 +29,15 @@ struct cart_plan {
     size_t wrapper; /* tokens around a text in its context turn */
     size_t room;    /* tokens beside a context turn */
     double held_weights[CART_SEEDS];
-    unsigned char *marks;     /* [corpus tokens] */
+    unsigned char *marks;      /* [corpus tokens] */
     struct pieces train, held; /* held: the regions, empty where nothing is kept from training */
 };
 
-/* How far a chunk's edge moves to meet a sentence, in tokens. */
+/* How far a chunk's edge moves to meet a sentence, in tokens, and at most a quarter of the chunk.
+ */
 #define SLACK ((size_t)48)
-/* Tokens beside the limits: turns, opening words, a message tokenised anew, the instruction of bot A. */
+/* Tokens beside the limits: turns, opening words, a message tokenised anew, the instruction of bot
+ * A. */
 #define ROOM_FOR_TURNS ((size_t)96)
 
 /* ---- marks ---- */
@@ -53,7 +55,8 @@ static void scan_bytes(struct scan *s, struct cart_text text)
             s->newline = true;
         } else if (c == ' ' || c == '\t' || c == '\r') {
             s->space = true;
-        } else if (s->terminator && !s->space && (c == '"' || c == '\'' || c == ')' || c == ']' || c == '*')) {
+        } else if (s->terminator && !s->space &&
+                   (c == '"' || c == '\'' || c == ')' || c == ']' || c == '*')) {
             continue; /* closes the sentence that has ended */
         } else {
             /* The ideographic full stop, E3 80 82, needs no space after it. */
@@ -66,7 +69,8 @@ static void scan_bytes(struct scan *s, struct cart_text text)
     }
 }
 
-static void mark_document(unsigned char *marks, const struct cart_doc *doc, const struct cart_tokenizer *t)
+static void mark_document(unsigned char *marks, const struct cart_doc *doc,
+                          const struct cart_tokenizer *t)
 {
     struct scan s = {true, false, false};
 
@@ -87,14 +91,20 @@ static unsigned char mark_at(const struct cart_plan *p, size_t doc, size_t i)
 {
     const struct cart_doc *d = &p->corpus->docs[doc];
 
-    return i >= d->n ? MARK_CHAR | MARK_SENTENCE : i == 0 ? MARK_CHAR | MARK_SENTENCE : p->marks[d->first + i];
+    return i >= d->n ? MARK_CHAR | MARK_SENTENCE
+           : i == 0  ? MARK_CHAR | MARK_SENTENCE
+                     : p->marks[d->first + i];
 }
 
-/* The place at or before i where a sentence begins, if one is within SLACK and not below least; else the nearest
- * character boundary above floor, else floor itself (a text that is no UTF-8 may have none). */
-static size_t align(const struct cart_plan *p, size_t doc, size_t i, size_t least, size_t floor)
+/* The place at or before i where a sentence begins, if one is near (length: of the chunk) and not
+ * below least; else the nearest character boundary above floor, else floor itself (a text that is
+ * no UTF-8 may have none). */
+static size_t align(const struct cart_plan *p, size_t doc, size_t i, size_t length, size_t least,
+                    size_t floor)
 {
-    for (size_t k = i; k >= least && i - k <= SLACK; k--) {
+    size_t slack = length / 4 < SLACK ? length / 4 : SLACK;
+
+    for (size_t k = i; k >= least && i - k <= slack; k--) {
         if (mark_at(p, doc, k) & MARK_SENTENCE)
             return k;
         if (k == 0)
@@ -147,7 +157,8 @@ static int keep_regions(struct cart_plan *p, struct cart_err *err)
     size_t n = p->opt.held_out < fit ? p->opt.held_out : fit;
 
     for (size_t i = 0; i < n; i++) {
-        /* The middle of the i-th of n equal parts; the products stay below 2^64 for any corpus in memory. */
+        /* The middle of the i-th of n equal parts; the products stay below 2^64 for any corpus in
+         * memory. */
         size_t at = c->tokens / n * i + c->tokens / n / 2;
         size_t doc = find_doc(c, at);
         const struct cart_doc *d = &c->docs[doc];
@@ -159,8 +170,8 @@ static int keep_regions(struct cart_plan *p, struct cart_err *err)
         else if (first > d->n - length)
             first = d->n - length;
         size_t end = d->n < length ? d->n : first + length;
-        first = align(p, doc, first, 0, 0);
-        end = align(p, doc, end, end - (end - first) / 2, first + 1);
+        first = align(p, doc, first, length, 0, 0);
+        end = align(p, doc, end, length, end - (end - first) / 2, first + 1);
         int r = add_piece(&p->held, doc, first, end, err);
         if (r < 0)
             return r;
@@ -202,17 +213,22 @@ static int check_fit(const struct cart_plan *p, const struct cart_model *m, stru
     size_t chunk = longest < p->opt.chunk_max ? longest : p->opt.chunk_max;
     if (p->wrapper + chunk + p->room > m->context)
         return cart_err_set(err, CART_EUSAGE,
-                            "chunks of up to %zu tokens and %zu tokens for turns, question and answer exceed the model's "
+                            "chunks of up to %zu tokens and %zu tokens for turns, question and "
+                            "answer exceed the model's "
                             "context of %zu: lower --chunk, --max-q or --max-a",
                             chunk, p->wrapper + p->room, m->context);
     if (p->opt.context == CART_CHOOSE_DOCUMENT && p->wrapper + longest + p->room > m->context)
         return cart_err_set(err, CART_EUSAGE,
-                            "document %zu (%s): %zu tokens and %zu for turns, question and answer exceed the model's "
+                            "document %zu (%s): %zu tokens and %zu for turns, question and answer "
+                            "exceed the model's "
                             "context of %zu: --context auto falls back to chunks",
-                            longest_doc, p->corpus->docs[longest_doc].path, longest, p->wrapper + p->room, m->context);
-    if (p->opt.context == CART_CHOOSE_CORPUS && p->wrapper + p->corpus->tokens + p->room > m->context)
+                            longest_doc, p->corpus->docs[longest_doc].path, longest,
+                            p->wrapper + p->room, m->context);
+    if (p->opt.context == CART_CHOOSE_CORPUS &&
+        p->wrapper + p->corpus->tokens + p->room > m->context)
         return cart_err_set(err, CART_EUSAGE,
-                            "the corpus of %zu tokens and %zu for turns, question and answer exceed the model's context "
+                            "the corpus of %zu tokens and %zu for turns, question and answer "
+                            "exceed the model's context "
                             "of %zu: --context auto falls back to documents and chunks",
                             p->corpus->tokens, p->wrapper + p->room, m->context);
     return 0;
@@ -230,8 +246,9 @@ static void set_held_weights(struct cart_plan *p)
                                                      : p->opt.weights[i] / others;
 }
 
-int cart_plan_new(struct cart_plan **out, const struct cart_corpus *corpus, const struct cart_model *m,
-                  const struct cart_plan_options *opt, struct cart_err *err)
+int cart_plan_new(struct cart_plan **out, const struct cart_corpus *corpus,
+                  const struct cart_model *m, const struct cart_plan_options *opt,
+                  struct cart_err *err)
 {
     const struct cart_chat *chat;
     int r = cart_model_chat(m, &chat, err);
@@ -239,8 +256,8 @@ int cart_plan_new(struct cart_plan **out, const struct cart_corpus *corpus, cons
     if (r < 0)
         return r;
     if (opt->chunk_min == 0 || opt->chunk_min > opt->chunk_max)
-        return cart_err_set(err, CART_EUSAGE, "chunk: expected 1 <= MIN <= MAX, given %zu:%zu", opt->chunk_min,
-                            opt->chunk_max);
+        return cart_err_set(err, CART_EUSAGE, "chunk: expected 1 <= MIN <= MAX, given %zu:%zu",
+                            opt->chunk_min, opt->chunk_max);
     if (corpus->tokens == 0)
         return cart_err_set(err, CART_EFORMAT, "the corpus has no text");
     struct cart_plan *p = calloc(1, sizeof *p);
@@ -263,7 +280,8 @@ int cart_plan_new(struct cart_plan **out, const struct cart_corpus *corpus, cons
     }
     for (size_t i = 0; i < corpus->n_docs; i++)
         mark_document(p->marks + corpus->docs[i].first, &corpus->docs[i], cart_model_tokenizer(m));
-    if ((r = check_fit(p, m, err)) < 0 || (r = keep_regions(p, err)) < 0 || (r = collect_training(p, err)) < 0)
+    if ((r = check_fit(p, m, err)) < 0 || (r = keep_regions(p, err)) < 0 ||
+        (r = collect_training(p, err)) < 0)
         goto out;
     *out = p;
     return 0;
@@ -289,9 +307,10 @@ size_t cart_plan_regions(const struct cart_plan *p)
 
 /* ---- conversation n ---- */
 
-/* 2^64 / x and 2^64 / x^2 for the real root x = 1.3247... of x^3 = x + 1, made odd: no point repeats. */
-#define STEP_PLACE UINT64_C(0xC13FA9A902A6328F)
-#define STEP_KIND UINT64_C(0x91E10DA5C79E7B1D)
+/* 2^64 times the golden ratio less 1, the most even step there is in one dimension, and times the
+ * root of 2 less 1, which keeps no step with it; odd, so that no point repeats. */
+#define STEP_PLACE UINT64_C(0x9E3779B97F4A7C15)
+#define STEP_KIND UINT64_C(0x6A09E667F3BCC909)
 
 /* Point i of a sequence as a 64-bit fraction; which picks its start from the seed. */
 static uint64_t sequence(uint64_t seed, uint32_t which, uint64_t step, uint64_t i)
@@ -335,21 +354,22 @@ static void choose_chunk(const struct cart_plan *p, const struct pieces *ps, uin
     const struct cart_plan_options *o = &p->opt;
     size_t at = scale(fraction, ps->tokens);
     const struct piece *piece = find_piece(ps, at);
-    size_t length = o->chunk_min + cart_rng_below(o->seed, item->n, CART_RNG_CHUNK, 0, o->chunk_max - o->chunk_min + 1);
+    size_t length = o->chunk_min + cart_rng_below(o->seed, item->n, CART_RNG_CHUNK, 0,
+                                                  o->chunk_max - o->chunk_min + 1);
     size_t first = piece->first;
     size_t end = piece->end;
 
     item->doc = piece->doc;
     if (end - first > length) {
         size_t local = piece->first + (at - piece->before);
-        size_t back = cart_rng_below(o->seed, item->n, CART_RNG_CHUNK, 1, length);
-        first = local - piece->first > back ? local - back : piece->first;
+        /* The place is the chunk's middle, so that chunks are as even as the places are. */
+        first = local - piece->first > length / 2 ? local - length / 2 : piece->first;
         if (first > piece->end - length)
             first = piece->end - length;
-        first = align(p, item->doc, first, piece->first, piece->first);
+        first = align(p, item->doc, first, length, piece->first, piece->first);
         end = first + length;
         /* The end moves back for a sentence only as far as the shortest chunk allows. */
-        end = align(p, item->doc, end, first + o->chunk_min, first + 1);
+        end = align(p, item->doc, end, length, first + o->chunk_min, first + 1);
     }
     item->chunk = (struct cart_range){first, end};
     item->starts_clean = (mark_at(p, item->doc, first) & MARK_SENTENCE) != 0;
@@ -385,12 +405,14 @@ void cart_plan_at(const struct cart_plan *p, uint64_t n, struct cart_plan_item *
 
     item->n = n;
     item->held_out = held_out;
-    item->seed = cart_seed_at(held_out ? p->held_weights : p->opt.weights, (double)(kind >> 11) * 0x1p-53);
+    item->seed =
+        cart_seed_at(held_out ? p->held_weights : p->opt.weights, (double)(kind >> 11) * 0x1p-53);
     choose_chunk(p, ps, sequence(p->opt.seed, which, STEP_PLACE, i), item);
     choose_context(p, item);
 }
 
-int cart_plan_coverage(const struct cart_plan *p, uint64_t first, uint64_t end, double *share, struct cart_err *err)
+int cart_plan_coverage(const struct cart_plan *p, uint64_t first, uint64_t end, double *share,
+                       struct cart_err *err)
 {
     size_t n = p->corpus->tokens;
     int32_t *edges = calloc(n + 1, sizeof *edges); /* +1 where a chunk begins, -1 where one ends */

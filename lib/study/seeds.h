@@ -1,7 +1,8 @@
-/* What bot A is asked for: the eight kinds of conversation. A seed type fixes the form of a message and never its
- * content, which the chunk alone decides. Each has wordings of the instruction and opening words that bot A's message
- * begins with (a small model paraphrases its instruction unless its first words are given). "recite" has no bot A: the
- * user quotes the first words of a sentence and the answer is that sentence. */
+/* What bot A is asked for: the eight kinds of conversation. A seed type fixes the form of a message
+ * and never its content, which the chunk alone decides. Each has wordings of the instruction and
+ * opening words that bot A's message begins with (a small model paraphrases its instruction unless
+ * its first words are given). "recite" has no bot A: the user quotes the first words of a sentence
+ * and the answer is that sentence. */
 #ifndef CART_STUDY_SEEDS_H
 #define CART_STUDY_SEEDS_H
 
@@ -27,12 +28,15 @@ struct cart_seed_type {
 
 const struct cart_seed_type *cart_seed_type(enum cart_seed seed);
 
-/* The user's message of a recite conversation around a quotation: wordings with one %s. Ended by NULL. */
+/* The user's message of a recite conversation around a quotation: wordings with one %s. Ended by
+ * NULL. */
 const char *const *cart_seed_recite_wordings(void);
 
-/* Parses "question,recite:3,mechanism:0.5": types with optional weights (1 where not given) into weights [CART_SEEDS],
- * scaled to sum 1. list NULL: half recite, the other half spread evenly. CART_EUSAGE: unknown or repeated type, bad weight. */
-int cart_seed_weights_parse(double weights[CART_SEEDS], const char *list, struct cart_err *err) CART_MUST_USE;
+/* Parses "question,recite:3,mechanism:0.5": types with optional weights (1 where not given) into
+ * weights [CART_SEEDS], scaled to sum 1. list NULL: half recite, the other half spread evenly.
+ * CART_EUSAGE: unknown or repeated type, bad weight. */
+int cart_seed_weights_parse(double weights[CART_SEEDS], const char *list,
+                            struct cart_err *err) CART_MUST_USE;
 
 /* The type at place u, in [0, 1), of the weights laid end to end. */
 enum cart_seed cart_seed_at(const double weights[CART_SEEDS], double u);

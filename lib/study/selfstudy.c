@@ -56,11 +56,13 @@ static size_t session_cap(const struct cart_selfstudy_options *o)
 
 size_t cart_selfstudy_bytes(const struct cart_model *m, const struct cart_selfstudy_options *opt)
 {
-    return opt->gen_batch * cart_kv_tail_bytes(m, session_cap(opt)) + cart_batch_bytes(m, opt->gen_batch);
+    return opt->gen_batch * cart_kv_tail_bytes(m, session_cap(opt)) +
+           cart_batch_bytes(m, opt->gen_batch);
 }
 
-int cart_selfstudy_new(struct cart_selfstudy **out, struct cart_engine *e, const struct cart_corpus *corpus,
-                       const struct cart_plan *plan, const struct cart_selfstudy_options *opt, struct cart_err *err)
+int cart_selfstudy_new(struct cart_selfstudy **out, struct cart_engine *e,
+                       const struct cart_corpus *corpus, const struct cart_plan *plan,
+                       const struct cart_selfstudy_options *opt, struct cart_err *err)
 {
     struct cart_selfstudy *s = calloc(1, sizeof *s);
     int r;
@@ -139,7 +141,8 @@ const struct cart_selfstudy_counts *cart_selfstudy_counts(const struct cart_self
 /* ---- pieces of a conversation ---- */
 
 /* Puts j behind the context turn of a span; what stood before is given back. */
-static int stand_behind(struct job *j, enum cart_context_kind kind, struct cart_range span, struct cart_err *err)
+static int stand_behind(struct job *j, enum cart_context_kind kind, struct cart_range span,
+                        struct cart_err *err)
 {
     struct cart_selfstudy *s = j->s;
     struct cart_prefix *prefix;
@@ -157,18 +160,20 @@ static int stand_behind(struct job *j, enum cart_context_kind kind, struct cart_
 }
 
 /* Appends a user turn and the opening of the answer to it. */
-static int user_turn(const struct cart_selfstudy *s, const char *text, size_t n, struct cart_ids *out,
-                     struct cart_err *err)
+static int user_turn(const struct cart_selfstudy *s, const char *text, size_t n,
+                     struct cart_ids *out, struct cart_err *err)
 {
     const struct cart_chat_message m = {.role = "user", .content = text, .n = n};
-    const struct cart_chat_options o = {.generation_prompt = true, .behind = true, .think = CART_THINK_OFF};
+    const struct cart_chat_options o = {
+        .generation_prompt = true, .behind = true, .think = CART_THINK_OFF};
 
     return cart_chat_render(s->chat, &m, 1, &o, out, NULL, err);
 }
 
-/* Appends the text of ids as valid UTF-8, whatever bytes the tokens spell; control tokens give nothing. */
-static int decode_text(const struct cart_selfstudy *s, const uint32_t *ids, size_t n, struct cart_buf *out,
-                       struct cart_err *err)
+/* Appends the text of ids as valid UTF-8, whatever bytes the tokens spell; control tokens give
+ * nothing. */
+static int decode_text(const struct cart_selfstudy *s, const uint32_t *ids, size_t n,
+                       struct cart_buf *out, struct cart_err *err)
 {
     struct cart_decoder d;
     int r = 0;
@@ -193,18 +198,20 @@ static json_t *message_json(const char *role, const char *text, size_t n, struct
         if (cart_buf_add(scratch, nul ? instead : &text[i], nul ? 3 : 1, err) < 0)
             return NULL;
     }
-    json_t *m = json_pack("{s:s,s:s%}", "role", role, "content", scratch->len > 0 ? scratch->data : "", scratch->len);
+    json_t *m = json_pack("{s:s,s:s%}", "role", role, "content",
+                          scratch->len > 0 ? scratch->data : "", scratch->len);
     if (m == NULL)
         cart_err_memory(err, "a message", n);
     return m;
 }
 
-static int set_words(struct job *j, const char *answer, size_t n, const char *finish_a, const char *finish_b,
-                     struct cart_err *err)
+static int set_words(struct job *j, const char *answer, size_t n, const char *finish_a,
+                     const char *finish_b, struct cart_err *err)
 {
     struct cart_conversation *c = &j->c;
     json_t *user = message_json("user", j->message.data, j->message.len, &j->s->text, err);
-    json_t *assistant = user != NULL ? message_json("assistant", answer, n, &j->s->text, err) : NULL;
+    json_t *assistant =
+        user != NULL ? message_json("assistant", answer, n, &j->s->text, err) : NULL;
 
     if (assistant == NULL) {
         json_decref(user);
@@ -212,11 +219,15 @@ static int set_words(struct job *j, const char *answer, size_t n, const char *fi
     }
     c->messages = json_pack("[o,o]", user, assistant);
     c->finish_reasons = json_pack("[s,s]", finish_a, finish_b);
-    return c->messages != NULL && c->finish_reasons != NULL ? 0 : cart_err_memory(err, "a conversation", 0);
+    return c->messages != NULL && c->finish_reasons != NULL
+               ? 0
+               : cart_err_memory(err, "a conversation", 0);
 }
 
-/* The record of a question (in j->message) and an answer's ids, with the end of turn where it is complete. */
-static int write_record(struct job *j, const uint32_t *answer, size_t n, bool complete, struct cart_err *err)
+/* The record of a question (in j->message) and an answer's ids, with the end of turn where it is
+ * complete. */
+static int write_record(struct job *j, const uint32_t *answer, size_t n, bool complete,
+                        struct cart_err *err)
 {
     struct cart_selfstudy *s = j->s;
     struct cart_conversation *c = &j->c;
@@ -261,7 +272,8 @@ static int answered(void *ctx, const struct cart_generation *g, struct cart_err 
     int r;
 
     if (g->finish == CART_FINISH_NOT_FINITE)
-        return cart_err_set(err, CART_EFORMAT, "conversation %llu: the answer's logits are not finite",
+        return cart_err_set(err, CART_EFORMAT,
+                            "conversation %llu: the answer's logits are not finite",
                             (unsigned long long)j->item.n);
     if ((r = cart_ids_add(&body, g->ids, g->n - stopped, err)) < 0)
         goto out;
@@ -276,7 +288,10 @@ static int answered(void *ctx, const struct cart_generation *g, struct cart_err 
     if ((r = write_record(j, body.data, cut.n, cut.complete, err)) < 0)
         goto out;
     if ((r = set_words(j, text.data, text.len, j->ask_finish,
-                       cut.complete ? "stop" : cut.sentence ? "cut" : "length", err)) < 0)
+                       cut.complete   ? "stop"
+                       : cut.sentence ? "cut"
+                                      : "length",
+                       err)) < 0)
         goto out;
     s->counts.cut += !cut.complete && cut.sentence;
     s->counts.unfinished += !cut.complete && !cut.sentence;
@@ -315,7 +330,8 @@ static int asked(void *ctx, const struct cart_generation *g, struct cart_err *er
     int r;
 
     if (g->finish == CART_FINISH_NOT_FINITE)
-        return cart_err_set(err, CART_EFORMAT, "conversation %llu: the question's logits are not finite",
+        return cart_err_set(err, CART_EFORMAT,
+                            "conversation %llu: the question's logits are not finite",
                             (unsigned long long)j->item.n);
     if ((r = decode_text(s, g->ids, g->n, &j->message, err)) < 0)
         return r;
@@ -350,8 +366,8 @@ static int start_asking(struct job *j, struct cart_err *err)
     const struct cart_seed_type *type = cart_seed_type(j->item.seed);
     const char *instruction = choose(j, type->instructions, 0);
     const char *opening = choose(j, type->openings, 1);
-    const struct cart_sampling sampling = {CART_SELFSTUDY_TEMPERATURE, 0, 1.0, 0.0, s->opt.plan.seed, j->item.n,
-                                           CART_RNG_BOT_A};
+    const struct cart_sampling sampling = {
+        CART_SELFSTUDY_TEMPERATURE, 0, 1.0, 0.0, s->opt.plan.seed, j->item.n, CART_RNG_BOT_A};
     int r;
 
     for (j->session = 0; s->taken[j->session]; j->session++)
@@ -380,17 +396,20 @@ static int recite(struct job *j, struct cart_err *err)
     struct cart_ids answer = CART_IDS_INIT;
     const char *wording = choose(j, cart_seed_recite_wordings(), 0);
     const char *slot = strstr(wording, "%s");
-    int r = decode_text(s, doc->tokens + j->item.chunk.first, j->item.chunk.end - j->item.chunk.first, &text, err);
+    int r = decode_text(s, doc->tokens + j->item.chunk.first,
+                        j->item.chunk.end - j->item.chunk.first, &text, err);
 
     if (r < 0)
         goto out;
-    /* A token has at least one byte, so that a sentence of max_a bytes cannot have more tokens; prose has four a token. */
-    if (!cart_speech_pick_sentence(text.data, text.len, j->item.starts_clean, j->item.ends_clean, 4 * s->opt.plan.max_a,
-                                   s->opt.plan.seed, j->item.n, 2, &pick)) {
+    /* A token has at least one byte, so that a sentence of max_a bytes cannot have more tokens;
+     * prose has four a token. */
+    if (!cart_speech_pick_sentence(text.data, text.len, j->item.starts_clean, j->item.ends_clean,
+                                   4 * s->opt.plan.max_a, s->opt.plan.seed, j->item.n, 2, &pick)) {
         r = finish(j, true);
         goto out;
     }
-    if ((r = cart_tokenizer_encode(s->t, pick.sentence.data, pick.sentence.n, 0, &answer, NULL, err)) < 0)
+    if ((r = cart_tokenizer_encode(s->t, pick.sentence.data, pick.sentence.n, 0, &answer, NULL,
+                                   err)) < 0)
         goto out;
     bool whole = answer.n <= s->opt.plan.max_a;
     answer.n = whole ? answer.n : s->opt.plan.max_a;
@@ -421,7 +440,8 @@ static int start(struct cart_selfstudy *s, uint64_t n, struct cart_err *err)
     return j->item.seed == CART_SEED_RECITE ? recite(j, err) : start_asking(j, err);
 }
 
-static int emit(struct cart_selfstudy *s, struct job *j, cart_selfstudy_fn *fn, void *ctx, struct cart_err *err)
+static int emit(struct cart_selfstudy *s, struct job *j, cart_selfstudy_fn *fn, void *ctx,
+                struct cart_err *err)
 {
     j->state = JOB_FREE;
     s->counts.empty += j->empty;
@@ -429,15 +449,16 @@ static int emit(struct cart_selfstudy *s, struct job *j, cart_selfstudy_fn *fn, 
     return fn(ctx, j->item.n, j->empty ? NULL : &j->c, err);
 }
 
-int cart_selfstudy_run(struct cart_selfstudy *s, uint64_t first, uint64_t end, cart_selfstudy_fn *fn, void *ctx,
-                       struct cart_err *err)
+int cart_selfstudy_run(struct cart_selfstudy *s, uint64_t first, uint64_t end,
+                       cart_selfstudy_fn *fn, void *ctx, struct cart_err *err)
 {
     uint64_t next = first;    /* to start */
     uint64_t waiting = first; /* to emit */
     int r = 0;
 
     while (waiting < end) {
-        while (next < end && next - waiting < s->n_jobs && cart_batch_active(s->batch) < s->opt.gen_batch) {
+        while (next < end && next - waiting < s->n_jobs &&
+               cart_batch_active(s->batch) < s->opt.gen_batch) {
             if ((r = start(s, next++, err)) < 0)
                 return r;
         }
@@ -464,9 +485,11 @@ json_t *cart_selfstudy_options_json(const struct cart_selfstudy_options *opt, si
 
     for (size_t i = 0; i < CART_SEEDS && weights != NULL; i++) {
         if (p->weights[i] > 0)
-            json_object_set_new(weights, cart_seed_type((enum cart_seed)i)->name, json_real(p->weights[i]));
+            json_object_set_new(weights, cart_seed_type((enum cart_seed)i)->name,
+                                json_real(p->weights[i]));
     }
-    return json_pack("{s:I,s:I,s:[I,I],s:I,s:I,s:s,s:o}", "n", (json_int_t)n, "held_out", (json_int_t)p->held_out,
-                     "chunk", (json_int_t)p->chunk_min, (json_int_t)p->chunk_max, "max_q", (json_int_t)p->max_q, "max_a",
+    return json_pack("{s:I,s:I,s:[I,I],s:I,s:I,s:s,s:o}", "n", (json_int_t)n, "held_out",
+                     (json_int_t)p->held_out, "chunk", (json_int_t)p->chunk_min,
+                     (json_int_t)p->chunk_max, "max_q", (json_int_t)p->max_q, "max_a",
                      (json_int_t)p->max_a, "context", contexts[p->context], "seed_types", weights);
 }

@@ -1,7 +1,8 @@
-/* Self-study: the model interviews itself about chunks of a corpus. Bot A (sampled at CART_SELFSTUDY_TEMPERATURE) sees
- * the chunk and writes a message in the form of a seed type, starting from given words; bot B (greedy) answers it with the
- * context turn of the plan before it. "recite" conversations need no decoding. Many conversations decode together;
- * conversation n is a function of (model, corpus, options, seed, n) alone. One thread of control. */
+/* Self-study: the model interviews itself about chunks of a corpus. Bot A (sampled at
+ * CART_SELFSTUDY_TEMPERATURE) sees the chunk and writes a message in the form of a seed type,
+ * starting from given words; bot B (greedy) answers it with the context turn of the plan before it.
+ * "recite" conversations need no decoding. Many conversations decode together; conversation n is a
+ * function of (model, corpus, options, seed, n) alone. One thread of control. */
 #ifndef CART_STUDY_SELFSTUDY_H
 #define CART_STUDY_SELFSTUDY_H
 
@@ -16,29 +17,33 @@ struct cart_selfstudy_options {
 };
 
 struct cart_selfstudy_counts {
-    size_t written, empty; /* conversations emitted; those left out because message or answer was empty */
-    size_t cut, unfinished; /* answers cut at a sentence end; answers that ran into the limit without one */
+    size_t written,
+        empty; /* conversations emitted; those left out because message or answer was empty */
+    size_t cut,
+        unfinished; /* answers cut at a sentence end; answers that ran into the limit without one */
     size_t prefilled, decoded; /* tokens */
 };
 
 struct cart_selfstudy;
 
-/* Called in ascending n; c is lent for the call and may be taken over (then c must be left initialised or reset). n: the
- * conversation, c NULL: it came out empty. */
-typedef int cart_selfstudy_fn(void *ctx, uint64_t n, struct cart_conversation *c, struct cart_err *err);
+/* Called in ascending n; c is lent for the call and may be taken over (then c must be left
+ * initialised or reset). n: the conversation, c NULL: it came out empty. */
+typedef int cart_selfstudy_fn(void *ctx, uint64_t n, struct cart_conversation *c,
+                              struct cart_err *err);
 
 /* e, corpus and plan are borrowed. */
-int cart_selfstudy_new(struct cart_selfstudy **out, struct cart_engine *e, const struct cart_corpus *corpus,
-                       const struct cart_plan *plan, const struct cart_selfstudy_options *opt,
+int cart_selfstudy_new(struct cart_selfstudy **out, struct cart_engine *e,
+                       const struct cart_corpus *corpus, const struct cart_plan *plan,
+                       const struct cart_selfstudy_options *opt,
                        struct cart_err *err) CART_MUST_USE;
 void cart_selfstudy_free(struct cart_selfstudy *s);
 /* Memory beside the engine's: sessions and logits. */
 size_t cart_selfstudy_bytes(const struct cart_model *m, const struct cart_selfstudy_options *opt);
 
-/* Conversations [first, end). 0: all were emitted; 1: stopped by cart_interrupted() after some. CART_EFORMAT: logits that
- * are not finite (the conversation is named). */
-int cart_selfstudy_run(struct cart_selfstudy *s, uint64_t first, uint64_t end, cart_selfstudy_fn *fn, void *ctx,
-                       struct cart_err *err) CART_MUST_USE;
+/* Conversations [first, end). 0: all were emitted; 1: stopped by cart_interrupted() after some.
+ * CART_EFORMAT: logits that are not finite (the conversation is named). */
+int cart_selfstudy_run(struct cart_selfstudy *s, uint64_t first, uint64_t end,
+                       cart_selfstudy_fn *fn, void *ctx, struct cart_err *err) CART_MUST_USE;
 
 const struct cart_selfstudy_counts *cart_selfstudy_counts(const struct cart_selfstudy *s);
 

@@ -29,7 +29,8 @@ static size_t mark_length(const char *text, size_t n, bool at_end, const char *c
     return 0;
 }
 
-static const char *const quote_marks[] = {"\"", "'", "`", "*", "\xE2\x80\x9C", "\xE2\x80\x9D", "\xE2\x80\x98", "\xE2\x80\x99", NULL};
+static const char *const quote_marks[] = {
+    "\"", "'", "`", "*", "\xE2\x80\x9C", "\xE2\x80\x9D", "\xE2\x80\x98", "\xE2\x80\x99", NULL};
 static const char *const list_marks[] = {"-", "#", ">", "*", "\xE2\x80\xA2", NULL};
 
 static struct cart_text trim(struct cart_text t)
@@ -59,8 +60,9 @@ static struct cart_text strip_marks(struct cart_text t)
     }
 }
 
-/* Whether a sentence ends after byte i of text: . ! ? or the ideographic full stop, with closing marks, before white space
- * or the end. A full stop after a digit is taken for a number's or a list's. *end is where the sentence ends. */
+/* Whether a sentence ends after byte i of text: . ! ? or the ideographic full stop, with closing
+ * marks, before white space or the end. A full stop after a digit is taken for a number's or a
+ * list's. *end is where the sentence ends. */
 static bool sentence_ends(const char *text, size_t n, size_t i, size_t *end)
 {
     char c = text[i];
@@ -68,10 +70,12 @@ static bool sentence_ends(const char *text, size_t n, size_t i, size_t *end)
 
     if (c != '.' && c != '!' && c != '?' && !wide)
         return false;
-    if (c == '.' && i > 0 && text[i - 1] >= '0' && text[i - 1] <= '9' && i + 1 < n && text[i + 1] != '\n')
+    if (c == '.' && i > 0 && text[i - 1] >= '0' && text[i - 1] <= '9' && i + 1 < n &&
+        text[i + 1] != '\n')
         return false;
     size_t k = i + 1;
-    while (k < n && (text[k] == '"' || text[k] == '\'' || text[k] == ')' || text[k] == ']' || text[k] == '*'))
+    while (k < n && (text[k] == '"' || text[k] == '\'' || text[k] == ')' || text[k] == ']' ||
+                     text[k] == '*'))
         k++;
     if (!wide && k < n && !is_space(text[k]))
         return false;
@@ -114,13 +118,15 @@ void cart_speech_clean_message(struct cart_buf *text, bool cut_short)
 
 /* ---- answers ---- */
 
-/* The end of a sentence falls on the end of token k - 1: its last visible byte ends one, and white space or the answer's
- * end follows. */
-static bool token_ends_sentence(const struct cart_tokenizer *t, const uint32_t *ids, size_t n, size_t k)
+/* The end of a sentence falls on the end of token k - 1: its last visible byte ends one, and white
+ * space or the answer's end follows. */
+static bool token_ends_sentence(const struct cart_tokenizer *t, const uint32_t *ids, size_t n,
+                                size_t k)
 {
     struct cart_text text = cart_tokenizer_bytes(t, ids[k - 1]);
     struct cart_text next = k < n ? cart_tokenizer_bytes(t, ids[k]) : (struct cart_text){NULL, 0};
-    struct cart_text before = k > 1 ? cart_tokenizer_bytes(t, ids[k - 2]) : (struct cart_text){NULL, 0};
+    struct cart_text before =
+        k > 1 ? cart_tokenizer_bytes(t, ids[k - 2]) : (struct cart_text){NULL, 0};
     char window[24];
     size_t end = 0;
     size_t m = 0;
@@ -146,8 +152,8 @@ static bool token_ends_sentence(const struct cart_tokenizer *t, const uint32_t *
     return false;
 }
 
-struct cart_speech_cut cart_speech_cut_answer(const struct cart_tokenizer *t, const uint32_t *ids, size_t n,
-                                              bool stopped)
+struct cart_speech_cut cart_speech_cut_answer(const struct cart_tokenizer *t, const uint32_t *ids,
+                                              size_t n, bool stopped)
 {
     struct cart_speech_cut cut = {n, stopped, false};
 
@@ -174,7 +180,8 @@ struct sentences {
     size_t n, at;
 };
 
-/* The next sentence or line; ended: by its own end, not by that of the text. false: none is left. */
+/* The next sentence or line; ended: by its own end, not by that of the text. false: none is left.
+ */
 static bool next_sentence(struct sentences *s, struct cart_text *out, bool *ended)
 {
     size_t first = s->at;
@@ -221,8 +228,8 @@ static struct cart_text shorten(struct cart_text t, size_t max)
     return trim((struct cart_text){t.data, k});
 }
 
-/* The first words: some three to six, but leaving at least as much again unsaid; a third of the characters of a text
- * without spaces. */
+/* The first words: some three to six, but leaving at least as much again unsaid; a third of the
+ * characters of a text without spaces. */
 static struct cart_text opening(struct cart_text t, size_t words)
 {
     size_t total = count_words(t);
@@ -246,8 +253,9 @@ static struct cart_text opening(struct cart_text t, size_t words)
 
 #define ENOUGH_WORDS 5
 
-bool cart_speech_pick_sentence(const char *text, size_t n, bool starts_clean, bool ends_clean, size_t max_bytes,
-                               uint64_t seed, uint64_t conversation, uint32_t index, struct cart_speech_recital *out)
+bool cart_speech_pick_sentence(const char *text, size_t n, bool starts_clean, bool ends_clean,
+                               size_t max_bytes, uint64_t seed, uint64_t conversation,
+                               uint32_t index, struct cart_speech_recital *out)
 {
     struct cart_text longest = {NULL, 0};
     struct cart_text pick = {NULL, 0};

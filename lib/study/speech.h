@@ -1,36 +1,41 @@
-/* What is done to the words of the bots, as pure functions on text and ids: a message of bot A made presentable, an
- * answer of bot B cut where it may end, a sentence of a chunk picked for reciting. */
+/* What is done to the words of the bots, as pure functions on text and ids: a message of bot A made
+ * presentable, an answer of bot B cut where it may end, a sentence of a chunk picked for reciting.
+ */
 #ifndef CART_STUDY_SPEECH_H
 #define CART_STUDY_SPEECH_H
 
 #include "study/conversation.h"
 #include "token/chat.h"
 
-/* Cleans a message in place: its first line that is not blank, without white space, quotation marks and list marks around
- * it, without NUL; ended after the first question mark where one ends a sentence, and, where it was cut short by its
- * limit, after its last whole sentence if it has one. Empty: nothing was left. */
+/* Cleans a message in place: its first line that is not blank, without white space, quotation marks
+ * and list marks around it, without NUL; ended after the first question mark where one ends a
+ * sentence, and, where it was cut short by its limit, after its last whole sentence if it has one.
+ * Empty: nothing was left. */
 void cart_speech_clean_message(struct cart_buf *text, bool cut_short);
 
-/* How many of the answer's ids [n] to keep: all that stand before the first control token; and of these, where the answer is
- * incomplete (no end of turn came, or a control token cut it), up to the last end of a sentence, if there is one. */
+/* How many of the answer's ids [n] to keep: all that stand before the first control token; and of
+ * these, where the answer is incomplete (no end of turn came, or a control token cut it), up to the
+ * last end of a sentence, if there is one. */
 struct cart_speech_cut {
     size_t n;
     bool complete; /* the end of turn follows */
     bool sentence; /* incomplete, but ends with a sentence */
 };
-struct cart_speech_cut cart_speech_cut_answer(const struct cart_tokenizer *t, const uint32_t *ids, size_t n,
-                                              bool stopped);
+struct cart_speech_cut cart_speech_cut_answer(const struct cart_tokenizer *t, const uint32_t *ids,
+                                              size_t n, bool stopped);
 
 /* A sentence (or line) within text, and the first words of it that are quoted. */
 struct cart_speech_recital {
     struct cart_text sentence, quote; /* within text */
 };
 
-/* Picks from text by the random numbers of (seed, n, CART_RNG_SEED, index..index + 1): among its sentences of at least five
- * words and at most max_bytes; else its longest sentence, cut at max_bytes. starts_clean, ends_clean: whether the first
- * and the last sentence are whole. false: the text is blank. */
-bool cart_speech_pick_sentence(const char *text, size_t n, bool starts_clean, bool ends_clean, size_t max_bytes,
-                               uint64_t seed, uint64_t conversation, uint32_t index, struct cart_speech_recital *out);
+/* Picks from text by the random numbers of (seed, n, CART_RNG_SEED, index..index + 1): among its
+ * sentences of at least five words and at most max_bytes; else its longest sentence, cut at
+ * max_bytes. starts_clean, ends_clean: whether the first and the last sentence are whole. false:
+ * the text is blank. */
+bool cart_speech_pick_sentence(const char *text, size_t n, bool starts_clean, bool ends_clean,
+                               size_t max_bytes, uint64_t seed, uint64_t conversation,
+                               uint32_t index, struct cart_speech_recital *out);
 
 /* True if text is nothing but white space. */
 bool cart_speech_blank(const char *text, size_t n);

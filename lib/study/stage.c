@@ -7,7 +7,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Takes in one record of FILE.part: the documents must be this run's, the conversations must ascend. */
+/* Takes in one record of FILE.part: the documents must be this run's, the conversations must
+ * ascend. */
 static int replay(void *ctx, const struct cart_record *rec, struct cart_err *err)
 {
     struct cart_stage *s = ctx;
@@ -16,8 +17,9 @@ static int replay(void *ctx, const struct cart_record *rec, struct cart_err *err
     if (strcmp(rec->type, "DOC ") == 0) {
         if (s->docs >= s->corpus->n_docs || s->corpus->docs[s->docs].payload_size != rec->size ||
             memcmp(s->corpus->docs[s->docs].payload, rec->payload, rec->size) != 0)
-            return cart_err_set(err, CART_EMATCH, "%s: it was begun with other documents: document %zu differs", s->part,
-                                s->docs);
+            return cart_err_set(err, CART_EMATCH,
+                                "%s: it was begun with other documents: document %zu differs",
+                                s->part, s->docs);
         s->docs++;
         return 0;
     }
@@ -31,8 +33,8 @@ static int replay(void *ctx, const struct cart_record *rec, struct cart_err *err
     return 0;
 }
 
-/* CART_EAGAIN if another process has it. Closing any descriptor of a file ends a lock, so it is taken again after the
- * stream was read through one of its own. */
+/* CART_EAGAIN if another process has it. Closing any descriptor of a file ends a lock, so it is
+ * taken again after the stream was read through one of its own. */
 static int lock(int fd, const char *name, struct cart_err *err)
 {
     struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -47,7 +49,8 @@ static bool is_direct(const char *path)
 {
     struct stat st;
 
-    return path == NULL || strcmp(path, "-") == 0 || path[0] == '\0' || (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
+    return path == NULL || strcmp(path, "-") == 0 || path[0] == '\0' ||
+           (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
 }
 
 static int open_part(struct cart_stage *s, const char *path, struct cart_err *err)
@@ -73,8 +76,8 @@ static int open_part(struct cart_stage *s, const char *path, struct cart_err *er
     return r;
 }
 
-int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, int level, bool resume,
-                    const struct cart_corpus *corpus, struct cart_err *err)
+int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, int level,
+                    bool resume, const struct cart_corpus *corpus, struct cart_err *err)
 {
     int r;
 
@@ -84,7 +87,8 @@ int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, 
     cart_conversation_init(&s->scratch);
     if (is_direct(path)) {
         if ((r = cart_output_open(&s->out, path, false, err)) == 0)
-            r = cart_stream_create(&s->w, s->out.fd, path != NULL ? path : "standard output", head, level, err);
+            r = cart_stream_create(&s->w, s->out.fd, path != NULL ? path : "standard output", head,
+                                   level, err);
     } else if ((r = open_part(s, path, err)) == 0) {
         struct stat st;
         s->resumed = resume && fstat(s->fd, &st) == 0 && st.st_size > 0;
@@ -108,7 +112,8 @@ int cart_stage_write(struct cart_stage *s, const struct cart_conversation *c, st
 
     cart_buf_reset(&s->payload);
     if ((r = cart_conversation_build(&s->payload, c, c->has_targets, err)) < 0 ||
-        (r = cart_stream_write(s->w, c->has_targets ? "TARG" : "CONV", s->payload.data, s->payload.len, err)) < 0)
+        (r = cart_stream_write(s->w, c->has_targets ? "TARG" : "CONV", s->payload.data,
+                               s->payload.len, err)) < 0)
         return r;
     s->conversations++;
     s->next_n = c->n + 1;

@@ -1,5 +1,5 @@
-/* Where a long stage of the pipeline writes its stream: to standard output as it comes, or to FILE.part, which becomes
- * FILE when END is written and from which a stopped run goes on. */
+/* Where a long stage of the pipeline writes its stream: to standard output as it comes, or to
+ * FILE.part, which becomes FILE when END is written and from which a stopped run goes on. */
 #ifndef CART_STUDY_STAGE_H
 #define CART_STUDY_STAGE_H
 
@@ -22,19 +22,23 @@ struct cart_stage {
     struct cart_buf payload; /* scratch of cart_stage_write */
 };
 
-/* path NULL or "-": standard output, refused when it is a terminal. head: as for cart_stream_create. resume: goes on from
- * FILE.part where there is one: its HEAD and documents must be those of this run (CART_EMATCH). CART_EAGAIN: another
- * process is writing FILE.part. Writes the documents that are not there yet. */
-int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, int level, bool resume,
-                    const struct cart_corpus *corpus, struct cart_err *err) CART_MUST_USE;
+/* path NULL or "-": standard output, refused when it is a terminal. head: as for
+ * cart_stream_create. resume: goes on from FILE.part where there is one: its HEAD and documents
+ * must be those of this run (CART_EMATCH). CART_EAGAIN: another process is writing FILE.part.
+ * Writes the documents that are not there yet. */
+int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, int level,
+                    bool resume, const struct cart_corpus *corpus,
+                    struct cart_err *err) CART_MUST_USE;
 
 /* One conversation, as TARG where it has targets. */
-int cart_stage_write(struct cart_stage *s, const struct cart_conversation *c, struct cart_err *err) CART_MUST_USE;
+int cart_stage_write(struct cart_stage *s, const struct cart_conversation *c,
+                     struct cart_err *err) CART_MUST_USE;
 
 /* END, fsync, rename. Releases s, also on failure (FILE.part then stays). */
 int cart_stage_commit(struct cart_stage *s, struct cart_err *err) CART_MUST_USE;
 
-/* No END. FILE.part stays if keep and it holds a conversation or was there before. Safe on a zeroed or released stage. */
+/* No END. FILE.part stays if keep and it holds a conversation or was there before. Safe on a zeroed
+ * or released stage. */
 void cart_stage_abandon(struct cart_stage *s, bool keep);
 
 #endif

@@ -27,7 +27,7 @@ struct cart_teacher {
     void *ctx;
     struct cart_head *head;
     struct pupil pupils[CART_TEACHER_BATCH];
-    size_t n, rows; /* pupils, and rows of their distinct context turns */
+    size_t n, rows;          /* pupils, and rows of their distinct context turns */
     struct cart_ids context; /* scratch */
     float *hidden;           /* [rows, D] */
     size_t hidden_cap;       /* in rows */
@@ -37,8 +37,8 @@ struct cart_teacher {
 };
 
 int cart_teacher_new(struct cart_teacher **out, struct cart_engine *e, const struct cart_chat *chat,
-                     const struct cart_corpus *corpus, const struct cart_teacher_options *opt, cart_teacher_fn *fn,
-                     void *ctx, struct cart_err *err)
+                     const struct cart_corpus *corpus, const struct cart_teacher_options *opt,
+                     cart_teacher_fn *fn, void *ctx, struct cart_err *err)
 {
     const struct cart_model *m = cart_engine_model(e);
 
@@ -46,7 +46,8 @@ int cart_teacher_new(struct cart_teacher **out, struct cart_engine *e, const str
         return cart_err_set(err, CART_EUSAGE, "top-k: expected 1 to %zu, given %zu",
                             m->V < CART_TEACHER_MAX_K ? m->V : CART_TEACHER_MAX_K, opt->top_k);
     if (!(opt->mass > 0 && opt->mass <= 1))
-        return cart_err_set(err, CART_EUSAGE, "mass: expected more than 0 and at most 1, given %g", opt->mass);
+        return cart_err_set(err, CART_EUSAGE, "mass: expected more than 0 and at most 1, given %g",
+                            opt->mass);
     struct cart_teacher *t = calloc(1, sizeof *t);
     if (t == NULL)
         return cart_err_memory(err, "the teacher", sizeof *t);
@@ -131,8 +132,8 @@ static int enter(struct cart_teacher *t, struct pupil *p, struct cart_err *err)
     return 0;
 }
 
-/* Keeps of k falling log-probabilities the smallest prefix that reaches the mass. Returns its length, 0 if one is not a
- * number, and -sum p log p over it. */
+/* Keeps of k falling log-probabilities the smallest prefix that reaches the mass. Returns its
+ * length, 0 if one is not a number, and -sum p log p over it. */
 static size_t retain(const struct cart_teacher *t, const float *logprobs, float *entropy)
 {
     double mass = 0;
@@ -152,7 +153,8 @@ static size_t retain(const struct cart_teacher *t, const float *logprobs, float 
     return n;
 }
 
-static int set_targets(struct cart_teacher *t, struct pupil *p, size_t first_row, struct cart_err *err)
+static int set_targets(struct cart_teacher *t, struct pupil *p, size_t first_row,
+                       struct cart_err *err)
 {
     struct cart_conversation *c = &p->c;
     size_t k = t->opt.top_k;
@@ -167,7 +169,8 @@ static int set_targets(struct cart_teacher *t, struct pupil *p, size_t first_row
         const float *logprobs = t->top + (first_row + i) * k;
         size_t n = retain(t, logprobs, &c->entropy[i]);
         if (n == 0)
-            return cart_err_set(err, CART_EFORMAT, "conversation %llu: token %zu: the logits are not finite",
+            return cart_err_set(err, CART_EFORMAT,
+                                "conversation %llu: token %zu: the logits are not finite",
                                 (unsigned long long)c->n, p->wants[i] + 1);
         c->rows[i] = (uint32_t)(p->wants[i] + 1);
         memcpy(c->target_ids + c->E, t->top_ids + (first_row + i) * k, n * sizeof *c->target_ids);
@@ -197,20 +200,25 @@ static int run(struct cart_teacher *t, struct cart_err *err)
         size_t T = p->wants[p->n_wants - 1] + 1;
         if (cart_session_rows(&p->session) + T > m->context)
             return cart_err_set(err, CART_EUSAGE,
-                                "conversation %llu: %zu tokens behind a context turn of %zu exceed the model's context "
+                                "conversation %llu: %zu tokens behind a context turn of %zu exceed "
+                                "the model's context "
                                 "of %zu",
-                                (unsigned long long)p->c.n, T, cart_session_rows(&p->session), m->context);
-        spans[n_spans++] = (struct cart_span){p->c.ids, T, cart_session_kv(&p->session), p->wants, p->n_wants};
+                                (unsigned long long)p->c.n, T, cart_session_rows(&p->session),
+                                m->context);
+        spans[n_spans++] =
+            (struct cart_span){p->c.ids, T, cart_session_kv(&p->session), p->wants, p->n_wants};
         rows += p->n_wants;
     }
     if ((r = grow(&t->hidden, &t->hidden_cap, rows, m->D * sizeof *t->hidden, err)) < 0 ||
-        (r = grow(&t->top_ids, &t->top_ids_cap, rows * t->opt.top_k, sizeof *t->top_ids, err)) < 0 ||
+        (r = grow(&t->top_ids, &t->top_ids_cap, rows * t->opt.top_k, sizeof *t->top_ids, err)) <
+            0 ||
         (r = grow(&t->top, &t->top_cap, rows * t->opt.top_k, sizeof *t->top, err)) < 0)
         return r;
     if (n_spans > 0 && (r = cart_engine_forward(t->e, spans, n_spans, t->hidden, err)) < 0)
         return r;
     if (rows > 0)
-        cart_head_topk(t->head, t->hidden, rows, t->opt.top_k, t->top_ids, t->top, cart_engine_pool(t->e));
+        cart_head_topk(t->head, t->hidden, rows, t->opt.top_k, t->top_ids, t->top,
+                       cart_engine_pool(t->e));
     rows = 0;
     for (size_t i = 0; i < t->n; i++) {
         if ((r = set_targets(t, &t->pupils[i], rows, err)) < 0)
@@ -237,7 +245,8 @@ static size_t new_rows(const struct cart_teacher *t, const struct cart_conversat
 {
     for (size_t i = 0; i < t->n; i++) {
         const struct cart_conversation *o = &t->pupils[i].c;
-        if (o->context == c->context && o->doc == c->doc && o->context_span.first == c->context_span.first &&
+        if (o->context == c->context && o->doc == c->doc &&
+            o->context_span.first == c->context_span.first &&
             o->context_span.end == c->context_span.end)
             return 0;
     }
@@ -249,7 +258,8 @@ int cart_teacher_push(struct cart_teacher *t, struct cart_conversation *c, struc
     size_t rows = new_rows(t, c);
     int r;
 
-    if (t->n > 0 && rows > 0 && t->rows + rows > CART_TEACHER_ROWS && (r = cart_teacher_flush(t, err)) < 0)
+    if (t->n > 0 && rows > 0 && t->rows + rows > CART_TEACHER_ROWS &&
+        (r = cart_teacher_flush(t, err)) < 0)
         return r;
     struct cart_conversation empty = t->pupils[t->n].c;
     cart_conversation_reset(&empty);

@@ -1,5 +1,6 @@
-/* The demo model's greedy continuations and teacher targets against the float64 goldens of the shared data: eight
- * streams decoded together, and four conversations taught behind their context turns. */
+/* The demo model's greedy continuations and teacher targets against the float64 goldens of the
+ * shared data: eight streams decoded together, and four conversations taught behind their context
+ * turns. */
 #include "base/cpu.h"
 #include "engine/batch.h"
 #include "model/head.h"
@@ -16,8 +17,9 @@
 
 #include <cmocka.h>
 
-#define BOUND 1e-3        /* the goldens' own suggestion; measured: 4e-5 */
-#define MARGIN_EXCUSE 1e-3 /* a greedy departure is excused only where the two best logits are this near */
+#define BOUND 1e-3 /* the goldens' own suggestion; measured: 4e-5 */
+#define MARGIN_EXCUSE                                                                              \
+    1e-3 /* a greedy departure is excused only where the two best logits are this near */
 
 struct fixture {
     struct cart_model *m;
@@ -110,7 +112,8 @@ static void test_logits(void **state)
     }
     for (size_t i = 0; i < json_array_size(g1); i++)
         check_logits(&f, json_array_get(g1, i), &worst);
-    print_message("# top-20 logits at 4 positions of %zu prompts: largest difference %.2e\n", json_array_size(g1), worst);
+    print_message("# top-20 logits at 4 positions of %zu prompts: largest difference %.2e\n",
+                  json_array_size(g1), worst);
     assert_true(worst < BOUND);
     json_decref(g1);
     teardown(&f);
@@ -142,8 +145,13 @@ static void start(struct fixture *f, struct cart_batch *b, struct stream *s, con
     size_t n = ids_of(json_object_get(prompt, "ids"), ids, CART_COUNTOF(ids));
 
     need(cart_session_init(&s->session, f->m, NULL, 0, n + 32, &f->err), &f->err);
-    const struct cart_request req = {.session = &s->session, .prompt = ids, .n_prompt = n, .max_tokens = 32,
-                                     .sampling = greedy, .on_done = keep, .ctx = s};
+    const struct cart_request req = {.session = &s->session,
+                                     .prompt = ids,
+                                     .n_prompt = n,
+                                     .max_tokens = 32,
+                                     .sampling = greedy,
+                                     .on_done = keep,
+                                     .ctx = s};
     need(cart_batch_add(b, &req, &f->err), &f->err);
 }
 
@@ -176,7 +184,8 @@ static void test_greedy(void **state)
             n = (size_t)json_integer_value(stop) + 1;
         assert_int_equal(streams[i].n, n);
         for (size_t k = 0; k < n; k++, tokens++) {
-            double margin = json_number_value(json_array_get(json_object_get(p, "greedy_margin"), k));
+            double margin =
+                json_number_value(json_array_get(json_object_get(p, "greedy_margin"), k));
             if (streams[i].got[k] != want[k] && margin < MARGIN_EXCUSE)
                 break;
             assert_int_equal(streams[i].got[k], want[k]);
@@ -219,7 +228,8 @@ static int compare(void *ctx, const struct cart_conversation *c, struct cart_err
             const json_t *pair = json_array_get(want, k);
             double lp = json_number_value(json_array_get(pair, 1));
             double off = fabs((double)c->logprobs[c->offsets[r] + k] - lp);
-            assert_int_equal(c->target_ids[c->offsets[r] + k], json_integer_value(json_array_get(pair, 0)));
+            assert_int_equal(c->target_ids[c->offsets[r] + k],
+                             json_integer_value(json_array_get(pair, 0)));
             l->worst = off > l->worst ? off : l->worst;
             entropy -= exp(lp) * lp;
         }
@@ -228,9 +238,10 @@ static int compare(void *ctx, const struct cart_conversation *c, struct cart_err
     return 0;
 }
 
-/* The golden's system turn is a context turn: its tokens between open and close are the document. */
-static void make_corpus(struct fixture *f, struct cart_corpus *corpus, struct cart_doc *docs, uint32_t (*tokens)[256],
-                        const json_t *g3)
+/* The golden's system turn is a context turn: its tokens between open and close are the document.
+ */
+static void make_corpus(struct fixture *f, struct cart_corpus *corpus, struct cart_doc *docs,
+                        uint32_t (*tokens)[256], const json_t *g3)
 {
     size_t n_open;
     size_t n_close;
@@ -241,7 +252,8 @@ static void make_corpus(struct fixture *f, struct cart_corpus *corpus, struct ca
     corpus->n_docs = json_array_size(g3);
     for (size_t i = 0; i < corpus->n_docs; i++) {
         const json_t *c = json_array_get(g3, i);
-        size_t end = (size_t)json_integer_value(json_array_get(json_object_get(c, "chunk_span"), 1));
+        size_t end =
+            (size_t)json_integer_value(json_array_get(json_object_get(c, "chunk_span"), 1));
         assert_true(ids_of(json_object_get(c, "ids"), tokens[i], 256) > end);
         assert_memory_equal(tokens[i], open, n_open * sizeof *open);
         assert_memory_equal(tokens[i] + end - n_close, close, n_close * sizeof *close);
@@ -293,8 +305,8 @@ static void test_teacher(void **state)
     }
     need(cart_teacher_flush(t, &f.err), &f.err);
     assert_int_equal(lesson.next, 4);
-    print_message("# %zu teacher entries: ids equal, largest log-probability difference %.2e\n", lesson.entries,
-                  lesson.worst);
+    print_message("# %zu teacher entries: ids equal, largest log-probability difference %.2e\n",
+                  lesson.entries, lesson.worst);
     assert_true(lesson.worst < BOUND);
     cart_teacher_free(t);
     json_decref(g3);

@@ -1,0 +1,268 @@
+/* The sampler against its definition; batches whose streams must not notice each other; prefixes
+ * and chats that must equal the plain run. A tiny random model. */
+#include "base/cpu.h"
+#include "engine/batch.h"
+#include "engine/dialogue.h"
+#include "helper/vocab.h"
+#include "model/model.h"
+#include "token/chat.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct cart_model *model;
+static const struct cart_chat *chat;
+
+static void need(int r, const struct cart_err *err)
+{
+    if (r < 0)
+        fail_msg("%s", err->msg);
+}
+
+/* ---- sampler ---- */
+
+static void test_sampler(void **state)
+{
+    (void)state;
+    static const float row[] = {1.0f, 3.0f, 2.0f, 3.0f, -4.0f, 0.5f};
+    struct cart_err err = {0};
+    struct cart_sampler_scratch *w;
+    struct cart_sampling s = CART_SAMPLING_GREEDY;
+    size_t seen[6] = {0};
+
+    need(cart_sampler_scratch_new(&w, 6, &err), &err);
+    assert_int_equal(cart_sampler_pick(&s, row, 6, 0, NULL), 1); /* ties to the lower id */
+    s.temperature = 1;
+    for (uint32_t i = 0; i < 6000; i++)
+        seen[cart_sampler_pick(&s, row, 6, i, w)]++;
+    /* e^x / sum: 0.0515, 0.381, 0.140, 0.381, 0.00035, 0.031 */
+    assert_true(seen[1] > 2150 && seen[1] < 2420 && seen[3] > 2150 && seen[3] < 2420);
+    assert_true(seen[2] > 740 && seen[2] < 940 && seen[0] > 240 && seen[0] < 380);
+    s.top_k = 3;
+    for (uint32_t i = 0; i < 500; i++) {
+        uint32_t id = cart_sampler_pick(&s, row, 6, i, w);
+        assert_true(id >= 1 && id <= 3);
+    }
+    s.top_k = 1;
+    for (uint32_t i = 0; i < 50; i++)
+        assert_int_equal(cart_sampler_pick(&s, row, 6, i, w), 1);
+    s.top_k = 0;
+    s.top_p = 0.8; /* 0.381 + 0.381 is not enough, so 2 crosses */
+    size_t crossing = 0;
+    for (uint32_t i = 0; i < 500; i++) {
+        uint32_t id = cart_sampler_pick(&s, row, 6, i, w);
+        assert_true(id >= 1 && id <= 3);
+        crossing += id == 2;
+    }
+    assert_true(crossing > 20);
+    s.top_p = 1;
+    s.min_p = 0.5;
+    for (uint32_t i = 0; i < 500; i++)
+        assert_true(cart_sampler_pick(&s, row, 6, i, w) % 2 == 1);
+    cart_sampler_scratch_free(w);
+}
+
+/* ---- batches ---- */
+
+#define STREAMS 7
+#define TOKENS 24
+
+struct stream {
+    struct cart_session session;
+    uint32_t prompt[200];
+    size_t n_prompt;
+    struct cart_sampling sampling;
+    uint32_t got[TOKENS];
+    size_t n, done;
+};
+
+static int keep(void *ctx, const struct cart_generation *g, struct cart_err *err)
+{
+    struct stream *s = ctx;
+
+    (void)err;
+    memcpy(s->got, g->ids, g->n * sizeof *g->ids);
+    s->n = g->n;
+    s->done++;
+    return 0;
+}
+
+static void make_stream(struct stream *s, size_t i)
+{
+    memset(s, 0, sizeof *s);
+    s->n_prompt = 3 + 31 * i;
+    for (size_t k = 0; k < s->n_prompt; k++)
+        s->prompt[k] = cart_rng_u32(7, i, CART_RNG_TEST, (uint32_t)k) % 200;
+    s->sampling = (struct cart_sampling){
+        i % 2 ? 0.9 : 0, i == 3 ? 20 : 0, i == 5 ? 0.9 : 1, 0, 11, i, CART_RNG_TEST};
+}
+
+static void add(struct cart_batch *b, struct stream *s, const struct cart_kv_part *const *parts,
+                size_t n_parts)
+{
+    struct cart_err err = {0};
+
+    need(cart_session_init(&s->session, model, parts, n_parts, 4, &err), &err);
+    const struct cart_request req = {.session = &s->session,
+                                     .prompt = s->prompt,
+                                     .n_prompt = s->n_prompt,
+                                     .max_tokens = TOKENS,
+                                     .sampling = s->sampling,
+                                     .on_done = keep,
+                                     .ctx = s};
+    need(cart_batch_add(b, &req, &err), &err);
+}
+
+/* Streams 0.. join at different steps of a batch of the given width. */
+static void run_all(struct stream *streams, size_t width, size_t threads)
+{
+    struct cart_err err = {0};
+    struct cart_pool *pool;
+    struct cart_engine *e;
+    struct cart_batch *b;
+    size_t next = 0;
+
+    need(cart_pool_new(&pool, threads, &err), &err);
+    need(cart_engine_new(&e, model, pool, 0, &err), &err);
+    need(cart_batch_new(&b, e, chat, width, &err), &err);
+    while (next < STREAMS || cart_batch_active(b) > 0) {
+        if (next < STREAMS && cart_batch_free_slots(b) > 0) {
+            make_stream(&streams[next], next);
+            add(b, &streams[next++], NULL, 0);
+        }
+        need(cart_batch_step(b, &err), &err);
+    }
+    for (size_t i = 0; i < STREAMS; i++) {
+        assert_int_equal(streams[i].done, 1);
+        assert_true(streams[i].n > 0);
+        assert_int_equal(cart_session_rows(&streams[i].session),
+                         streams[i].n_prompt + streams[i].n - 1);
+        cart_session_release(&streams[i].session);
+    }
+    cart_batch_free(b);
+    cart_engine_free(e);
+    cart_pool_free(pool);
+}
+
+static void test_company(void **state)
+{
+    (void)state;
+    static struct stream alone[STREAMS];
+    static struct stream together[STREAMS];
+
+    run_all(alone, 1, 1);
+    for (size_t width = 2; width <= STREAMS; width++) {
+        run_all(together, width, width % 3 + 1);
+        for (size_t i = 0; i < STREAMS; i++) {
+            assert_int_equal(alone[i].n, together[i].n);
+            assert_memory_equal(alone[i].got, together[i].got, alone[i].n * sizeof *alone[i].got);
+        }
+    }
+}
+
+static void test_prefix(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct cart_pool *pool;
+    struct cart_engine *e;
+    struct cart_batch *b;
+    struct cart_prefix *p;
+    struct cart_prefix *q;
+    static struct stream whole;
+    static struct stream behind;
+
+    need(cart_pool_new(&pool, 2, &err), &err);
+    need(cart_engine_new(&e, model, pool, (size_t)1 << 20, &err), &err);
+    need(cart_batch_new(&b, e, chat, 2, &err), &err);
+    make_stream(&whole, 6);
+    make_stream(&behind, 6);
+    need(cart_prefix_acquire(e, whole.prompt, 100, &p, &err), &err);
+    need(cart_prefix_acquire(e, whole.prompt, 100, &q, &err), &err);
+    assert_ptr_equal(p, q);
+    assert_int_equal(cart_engine_hits(e), 1);
+    const struct cart_kv_part *part = cart_prefix_part(p);
+    memmove(behind.prompt, behind.prompt + 100, (behind.n_prompt - 100) * sizeof *behind.prompt);
+    behind.n_prompt -= 100;
+    add(b, &whole, NULL, 0);
+    add(b, &behind, &part, 1);
+    while (cart_batch_active(b) > 0)
+        need(cart_batch_step(b, &err), &err);
+    assert_int_equal(whole.n, behind.n);
+    assert_memory_equal(whole.got, behind.got, whole.n * sizeof *whole.got);
+    cart_session_release(&whole.session);
+    cart_session_release(&behind.session);
+    cart_prefix_release(e, p);
+    cart_prefix_release(e, q);
+    need(cart_prefix_acquire(e, whole.prompt, 100, &q, &err), &err); /* still kept */
+    assert_int_equal(cart_engine_prefilled(e), 100);
+    cart_prefix_release(e, q);
+    assert_int_equal(cart_prefix_acquire(e, whole.prompt, model->context + 1, &q, &err),
+                     CART_EUSAGE);
+    cart_batch_free(b);
+    cart_engine_free(e);
+    cart_pool_free(pool);
+}
+
+static void test_limits(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct cart_pool *pool;
+    struct cart_engine *e;
+    struct cart_batch *b;
+    struct stream s;
+    uint32_t *ids = calloc(model->context, sizeof *ids);
+
+    need(cart_pool_new(&pool, 1, &err), &err);
+    need(cart_engine_new(&e, model, pool, 0, &err), &err);
+    need(cart_batch_new(&b, e, chat, 1, &err), &err);
+    make_stream(&s, 0);
+    need(cart_session_init(&s.session, model, NULL, 0, 1, &err), &err);
+    struct cart_request req = {.session = &s.session,
+                               .prompt = ids,
+                               .n_prompt = model->context,
+                               .max_tokens = 5,
+                               .sampling = s.sampling,
+                               .on_done = keep,
+                               .ctx = &s};
+    assert_int_equal(cart_batch_add(b, &req, &err), CART_EUSAGE);
+    req.n_prompt = model->context - 2;
+    need(cart_batch_add(b, &req, &err), &err);
+    assert_int_equal(cart_batch_add(b, &req, &err), CART_EAGAIN);
+    while (cart_batch_active(b) > 0)
+        need(cart_batch_step(b, &err), &err);
+    assert_true(s.n >= 1 && s.n <= 2); /* what the context leaves */
+    cart_session_release(&s.session);
+    cart_batch_free(b);
+    cart_engine_free(e);
+    cart_pool_free(pool);
+    free(ids);
+}
+
+int main(void)
+{
+    struct cart_err err = {0};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sampler),
+        cmocka_unit_test(test_company),
+        cmocka_unit_test(test_prefix),
+        cmocka_unit_test(test_limits),
+    };
+
+    if (cart_cpu_init(&err) < 0 ||
+        cart_model_open(&model, test_root("tests/golden/tiny/qwen3.gguf"), NULL, &err) < 0 ||
+        cart_model_chat(model, &chat, &err) < 0) {
+        printf("Bail out! %s\n", err.msg);
+        return 2;
+    }
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    int failed = cmocka_run_group_tests_name("engine", tests, NULL, NULL);
+    cart_model_close(model);
+    return failed;
+}
