@@ -65,17 +65,19 @@ static int read_line(struct cart_jsonl *l, struct cart_err *err)
 static int parse_line(struct cart_jsonl *l, json_t **v, const char **record, struct cart_err *err)
 {
     enum cart_sniff what = cart_sniff(l->line.data, l->line.len);
+    json_t *line;
     int r;
 
     if (what != CART_SNIFF_JSON)
         return cart_err_set(err, CART_EFORMAT, "%s: expected a JSON object, found %s",
                             l->where.data, cart_sniff_name(what));
-    if ((r = cart_json_parse(v, l->line.data, l->line.len, l->where.data, err)) < 0)
+    if ((r = cart_json_parse(&line, l->line.data, l->line.len, l->where.data, err)) < 0)
         return r;
-    if ((r = cart_json_string(*v, "record", record, l->where.data, err)) < 0) {
-        json_decref(*v);
+    if ((r = cart_json_string(line, "record", record, l->where.data, err)) < 0) {
+        json_decref(line);
         return r;
     }
+    *v = line;
     return 1;
 }
 
