@@ -7,9 +7,11 @@
 #include "tensor/ops_kernels.h"
 #include "tensor/vocab_kernels.h"
 
-#define SET(variant)                                                                                        \
-    {#variant, &cart_matmul_kernels_##variant, &cart_attention_kernels_##variant, &cart_ops_kernels_##variant, \
-     &cart_vocab_kernels_##variant}
+#define SET(variant)                                                                               \
+    {                                                                                              \
+#variant, &cart_matmul_kernels_##variant, &cart_attention_kernels_##variant,               \
+            &cart_ops_kernels_##variant, &cart_vocab_kernels_##variant                             \
+    }
 
 static const struct cart_tensor_kernels sets[CART_TENSOR_SETS] = {
     SET(generic),

@@ -1,6 +1,6 @@
-/* The one place where variants are picked at run time. A set holds, for each family of kernels, a pointer to that
- * family's struct of function pointers. To add a family: declare its struct here, add one field, add its four
- * instances (generic, fma, avx2, avx512) to the table in dispatch.c. */
+/* The one place where variants are picked at run time. A set holds, for each family of kernels, a
+ * pointer to that family's struct of function pointers. To add a family: declare its struct here,
+ * add one field, add its four instances (generic, fma, avx2, avx512) to the table in dispatch.c. */
 #ifndef CART_TENSOR_DISPATCH_H
 #define CART_TENSOR_DISPATCH_H
 
@@ -21,11 +21,12 @@ struct cart_tensor_kernels {
 
 #define CART_TENSOR_SETS 4
 
-/* The set of cart_cpu_path(); on the generic path the twin compiled with -mfma where the CPU has it. */
+/* The set of cart_cpu_path(); on the generic path the twin compiled with -mfma where the CPU has
+ * it. */
 const struct cart_tensor_kernels *cart_tensor_kernels(void);
 
-/* Fills out with every set that this CPU can run, whatever CART_CPU says, and returns their number: for tests and
- * benches, which compare all of them. */
+/* Fills out with every set that this CPU can run, whatever CART_CPU says, and returns their number:
+ * for tests and benches, which compare all of them. */
 size_t cart_tensor_kernels_usable(const struct cart_tensor_kernels *out[CART_TENSOR_SETS]);
 
 #endif

@@ -1,6 +1,7 @@
-/* The storage types: sizes, conversions, and the plain definition of what each block holds. Formats are GGUF's;
- * a block is read byte by byte, so nothing here needs alignment. Products of a scale and a code are exact in f32
- * (Q6_K's, too: 11 + 7 + 5 bits), and formats with a minimum round once, where it is added. */
+/* The storage types: sizes, conversions, and the plain definition of what each block holds. Formats
+ * are GGUF's; a block is read byte by byte, so nothing here needs alignment. Products of a scale
+ * and a code are exact in f32 (Q6_K's, too: 11 + 7 + 5 bits), and formats with a minimum round
+ * once, where it is added. */
 #include "tensor/dtype.h"
 
 #include "tensor/dispatch.h"
@@ -10,10 +11,12 @@
 #include <string.h>
 
 static const struct cart_dtype_info infos[] = {
-    [CART_F32] = {"F32", 1, 4},         [CART_F16] = {"F16", 1, 2},       [CART_Q4_0] = {"Q4_0", 32, 18},
-    [CART_Q4_1] = {"Q4_1", 32, 20},     [CART_Q5_0] = {"Q5_0", 32, 22},   [CART_Q5_1] = {"Q5_1", 32, 24},
-    [CART_Q8_0] = {"Q8_0", 32, 34},     [CART_Q2_K] = {"Q2_K", 256, 84},  [CART_Q3_K] = {"Q3_K", 256, 110},
-    [CART_Q4_K] = {"Q4_K", 256, 144},   [CART_Q5_K] = {"Q5_K", 256, 176}, [CART_Q6_K] = {"Q6_K", 256, 210},
+    [CART_F32] = {"F32", 1, 4},         [CART_F16] = {"F16", 1, 2},
+    [CART_Q4_0] = {"Q4_0", 32, 18},     [CART_Q4_1] = {"Q4_1", 32, 20},
+    [CART_Q5_0] = {"Q5_0", 32, 22},     [CART_Q5_1] = {"Q5_1", 32, 24},
+    [CART_Q8_0] = {"Q8_0", 32, 34},     [CART_Q2_K] = {"Q2_K", 256, 84},
+    [CART_Q3_K] = {"Q3_K", 256, 110},   [CART_Q4_K] = {"Q4_K", 256, 144},
+    [CART_Q5_K] = {"Q5_K", 256, 176},   [CART_Q6_K] = {"Q6_K", 256, 210},
     [CART_IQ4_NL] = {"IQ4_NL", 32, 18}, [CART_IQ4_XS] = {"IQ4_XS", 256, 136},
     [CART_BF16] = {"BF16", 1, 2},       [CART_MXFP4] = {"MXFP4", 32, 17},
 };
@@ -50,7 +53,8 @@ uint16_t cart_f16_from_f32(float x)
         return (uint16_t)(sign | 0x7e00 | (mag >> 13 & 0x3ff));
     if (mag >= 0x477ff000)
         return (uint16_t)(sign | 0x7c00);
-    if (mag < 0x38800000) /* Subnormal: adding 0.5 leaves the rounded value in the low bits of the mantissa. */
+    if (mag < 0x38800000) /* Subnormal: adding 0.5 leaves the rounded value in the low bits of the
+                             mantissa. */
         return (uint16_t)(sign | (bits_of(float_of(mag) + 0.5f) - bits_of(0.5f)));
     mag += 0xfff + (mag >> 13 & 1);
     return (uint16_t)(sign | (mag - 0x38000000) >> 13);
@@ -94,7 +98,8 @@ static float f16_at(const uint8_t *p)
 }
 
 /* The non-linear code of IQ4_NL and IQ4_XS. */
-static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                      1,    13,   25,  38,  53,  69,  89,  113};
 
 /* Twice the values of E2M1. Code 8 is +0. */
 static const int8_t e2m1_doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
@@ -166,7 +171,8 @@ static void widen_mxfp4(const uint8_t *b, float *out)
         out[i] = d * (float)e2m1_doubled[nibble(b + 1, i)];
 }
 
-/* The K formats: 256 values. In Q2_K and Q3_K value 128 n + 32 j + l is in bits 2 j of byte 32 n + l. */
+/* The K formats: 256 values. In Q2_K and Q3_K value 128 n + 32 j + l is in bits 2 j of byte 32 n +
+ * l. */
 static void widen_q2_k(const uint8_t *b, float *out)
 {
     const uint8_t *q = b + 16;
@@ -235,7 +241,8 @@ static void widen_q6_k(const uint8_t *b, float *out)
 
     for (size_t i = 0; i < 256; i++) {
         size_t n = i / 128, j = i % 128 / 32, l = i % 32;
-        int code = (low[64 * n + 32 * (j % 2) + l] >> 4 * (j / 2) & 15) | (high[32 * n + l] >> 2 * j & 3) << 4;
+        int code = (low[64 * n + 32 * (j % 2) + l] >> 4 * (j / 2) & 15) |
+                   (high[32 * n + l] >> 2 * j & 3) << 4;
 
         out[i] = d * (float)(int8_t)b[192 + i / 16] * (float)(code - 32);
     }
@@ -325,7 +332,8 @@ void cart_widen_ref(int dtype, const void *row, size_t k0, size_t n, float *out)
 
 void cart_widen(int dtype, const void *row, size_t k0, size_t n, float *out)
 {
-    size_t whole = n / CART_TILE_LANES * CART_TILE_LANES; /* widen fills up its last piece; out ends at n */
+    size_t whole =
+        n / CART_TILE_LANES * CART_TILE_LANES; /* widen fills up its last piece; out ends at n */
 
     cart_tensor_kernels()->matmul->widen(dtype, row, k0, whole, out, CART_TILE_LANES);
     cart_widen_ref(dtype, row, k0 + whole, n - whole, out + whole);

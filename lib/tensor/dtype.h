@@ -1,5 +1,5 @@
-/* The storage types of weights and rows. Values are GGUF's type ids. Everything here is block-wise: a row of n
- * values (n a multiple of block) is n / block blocks of bytes bytes. */
+/* The storage types of weights and rows. Values are GGUF's type ids. Everything here is block-wise:
+ * a row of n values (n a multiple of block) is n / block blocks of bytes bytes. */
 #ifndef CART_TENSOR_DTYPE_H
 #define CART_TENSOR_DTYPE_H
 
@@ -33,8 +33,9 @@ struct cart_dtype_info {
 /* NULL for an unknown or unsupported id. */
 const struct cart_dtype_info *cart_dtype_info(int dtype);
 
-/* Widens n values of a row starting at value k0 (both multiples of the block size) into out [n]; exactly the
- * values of the format's definition (data order, f32 arithmetic, one rounding where a minimum is subtracted). */
+/* Widens n values of a row starting at value k0 (both multiples of the block size) into out [n];
+ * exactly the values of the format's definition (data order, f32 arithmetic, one rounding where a
+ * minimum is subtracted). */
 void cart_widen(int dtype, const void *row, size_t k0, size_t n, float *out);
 void cart_widen_ref(int dtype, const void *row, size_t k0, size_t n, float *out);
 

@@ -1,10 +1,11 @@
 /* y = x . W^T and dx += dy . W over weights in their own encoding; see matmul.h for the orders.
  *
- * Forward: x is packed into tiles first. A unit is a range of rows of W by a range of rows of x. Its rows of W are
- * widened once, into panels that stay in the second-level cache; tiles of a few rows of x stay in the first-level cache
- * and meet every panel. One row of x (decoding) goes another way: weights are widened into registers and used at once.
- * Backward: a unit is a range of columns of W by a range of rows; blocks of rows of W are widened in ascending
- * order, and each block continues the chains that dx holds. */
+ * Forward: x is packed into tiles first. A unit is a range of rows of W by a range of rows of x.
+ * Its rows of W are widened once, into panels that stay in the second-level cache; tiles of a few
+ * rows of x stay in the first-level cache and meet every panel. One row of x (decoding) goes
+ * another way: weights are widened into registers and used at once. Backward: a unit is a range of
+ * columns of W by a range of rows; blocks of rows of W are widened in ascending order, and each
+ * block continues the chains that dx holds. */
 #include "tensor/matmul.h"
 
 #include "tensor/dispatch.h"
@@ -19,7 +20,7 @@ enum {
     LANES = CART_TILE_LANES,
     COLS = CART_TILE_COLS,
     WIDE = CART_TILE_WIDE,
-    PIECE = 1024,        /* values of K that a tile of x keeps in the first-level cache, about */
+    PIECE = 1024, /* values of K that a tile of x keeps in the first-level cache, about */
     PIECE_MAX = 1280,
     K_MAX = 1 << 17,
     RANGE_MAX = 128,     /* rows of W of a unit */
@@ -32,7 +33,8 @@ enum {
     PACKED_FLOATS = (int)(CART_POOL_SCRATCH / sizeof(float)) - PANEL_FLOATS - LANE_FLOATS,
 };
 
-static const size_t panel_bytes = (size_t)512 << 10; /* widened rows of a unit: half of a 1 MiB cache */
+static const size_t panel_bytes = (size_t)512
+                                  << 10; /* widened rows of a unit: half of a 1 MiB cache */
 
 static size_t ceil_div(size_t a, size_t b)
 {
@@ -59,7 +61,9 @@ static const uint8_t *row_of(const struct cart_matrix *w, size_t n)
     return (const uint8_t *)w->data + n * w->row_bytes;
 }
 
-/* --- reference ------------------------------------------------------------------------------------------------ */
+/* --- reference
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static float dot_ref(const float *x, const struct cart_matrix *w, size_t n)
 {
@@ -81,8 +85,8 @@ static float dot_ref(const float *x, const struct cart_matrix *w, size_t n)
     return lane[0];
 }
 
-void cart_matmul_forward_ref(float *y, size_t ldy, const float *x, size_t ldx, size_t M, const struct cart_matrix *w,
-                             const float *bias, bool add)
+void cart_matmul_forward_ref(float *y, size_t ldy, const float *x, size_t ldx, size_t M,
+                             const struct cart_matrix *w, const float *bias, bool add)
 {
     for (size_t m = 0; m < M; m++) {
         for (size_t n = 0; n < w->N; n++) {
@@ -112,7 +116,9 @@ void cart_matmul_backward_ref(float *dx, size_t lddx, const float *dy, size_t ld
     }
 }
 
-/* --- forward -------------------------------------------------------------------------------------------------- */
+/* --- forward
+ * --------------------------------------------------------------------------------------------------
+ */
 
 struct forward {
     const struct cart_matmul_kernels *kernels;
@@ -122,14 +128,16 @@ struct forward {
     float *y;
     size_t M, ldx, ldy;
     bool add;
-    size_t n_range, n_units; /* a unit is n_range rows of W by one range of rows of x; n_units along N */
-    size_t m_range, m_first; /* ranges of this round start at m_first; range i is packed in worker i's scratch */
+    size_t n_range,
+        n_units; /* a unit is n_range rows of W by one range of rows of x; n_units along N */
+    size_t m_range, m_first; /* ranges of this round start at m_first; range i is packed in worker
+                                i's scratch */
     size_t wide;             /* K rounded up to lanes */
     size_t piece;            /* values of K at a time, a multiple of 256 unless it is all of K */
 };
 
-/* The scratch of a worker: widened rows of its unit; lanes between pieces of K; then, written before the units start
- * and read by all of them, a range of packed rows of x. */
+/* The scratch of a worker: widened rows of its unit; lanes between pieces of K; then, written
+ * before the units start and read by all of them, a range of packed rows of x. */
 static float *panels_of(const struct forward *f, size_t worker) /* [n_range / 4][k16][4][16] */
 {
     return cart_pool_scratch(f->pool, worker);
@@ -164,7 +172,8 @@ static void plan_forward(struct forward *f)
         f->piece = round_up(ceil_div(f->w->K, ceil_div(f->w->K, PIECE)), 256);
 }
 
-/* Rows of the next tile when left remain. The first one of a range widens as it goes, with fewer rows. */
+/* Rows of the next tile when left remain. The first one of a range widens as it goes, with fewer
+ * rows. */
 static size_t tile_rows(const struct cart_matmul_kernels *kernels, size_t left, bool first)
 {
     if (first && kernels->fused_rows) {
@@ -188,7 +197,8 @@ static void pack_unit(void *ctx, size_t unit, size_t worker)
     }
 }
 
-static void rows_set(struct cart_rows *rows, const struct cart_matrix *w, size_t n, size_t n_rows, size_t count)
+static void rows_set(struct cart_rows *rows, const struct cart_matrix *w, size_t n, size_t n_rows,
+                     size_t count)
 {
     rows->dtype = w->dtype;
     rows->ahead = count * w->row_bytes;
@@ -197,7 +207,8 @@ static void rows_set(struct cart_rows *rows, const struct cart_matrix *w, size_t
 }
 
 /* Columns of the last panel that exist: out [R, cols] to y. */
-static void store_narrow(const struct forward *f, const float *out, size_t R, size_t m, size_t n, size_t cols)
+static void store_narrow(const struct forward *f, const float *out, size_t R, size_t m, size_t n,
+                         size_t cols)
 {
     for (size_t i = 0; i < R; i++) {
         for (size_t j = 0; j < cols; j++) {
@@ -214,8 +225,8 @@ static void store_narrow(const struct forward *f, const float *out, size_t R, si
 /* What a tile needs of its panel: it is widened already; it is to be widened, and kept or not. */
 enum stage { WIDENED, WIDEN_KEEP, WIDEN_ONCE };
 
-static void run_tile(const struct forward *f, struct cart_tile *t, const struct cart_rows *rows, enum stage stage,
-                     size_t R)
+static void run_tile(const struct forward *f, struct cart_tile *t, const struct cart_rows *rows,
+                     enum stage stage, size_t R)
 {
     if (stage != WIDENED && R > 1 && R <= f->kernels->fused_rows) {
         if (stage == WIDEN_ONCE)
@@ -225,13 +236,14 @@ static void run_tile(const struct forward *f, struct cart_tile *t, const struct 
     }
     if (stage != WIDENED)
         for (size_t j = 0; j < COLS; j++)
-            f->kernels->widen(rows->dtype, rows->row[j], rows->k0, rows->k, t->w + j * LANES, COLS * LANES);
+            f->kernels->widen(rows->dtype, rows->row[j], rows->k0, rows->k, t->w + j * LANES,
+                              COLS * LANES);
     f->kernels->tile(t, R);
 }
 
 /* R rows of x from m, packed, against rows n0 .. n1 of W. */
-static void run_rows(const struct forward *f, size_t worker, const float *packed, size_t m, size_t R, size_t n0,
-                     size_t n1, enum stage stage)
+static void run_rows(const struct forward *f, size_t worker, const float *packed, size_t m,
+                     size_t R, size_t n0, size_t n1, enum stage stage)
 {
     float narrow[CART_TILE_ROWS * COLS];
     size_t K = f->w->K;
@@ -281,7 +293,8 @@ static void forward_unit(void *ctx, size_t unit, size_t worker)
     }
 }
 
-/* As many ranges of rows as there are workers are packed at a time: by the caller if that is quick, else by all. */
+/* As many ranges of rows as there are workers are packed at a time: by the caller if that is quick,
+ * else by all. */
 static void forward_rows(struct forward *f)
 {
     size_t T = cart_pool_threads(f->pool);
@@ -332,12 +345,21 @@ static void forward_one(struct forward *f)
     cart_pool_run(f->pool, ceil_div(f->w->N, f->n_range), gemv_unit, f);
 }
 
-void cart_matmul_forward_with(const struct cart_matmul_kernels *kernels, float *y, size_t ldy, const float *x, size_t ldx,
-                              size_t M, const struct cart_matrix *w, const float *bias, bool add,
-                              struct cart_pool *pool)
+void cart_matmul_forward_with(const struct cart_matmul_kernels *kernels, float *y, size_t ldy,
+                              const float *x, size_t ldx, size_t M, const struct cart_matrix *w,
+                              const float *bias, bool add, struct cart_pool *pool)
 {
-    struct forward f = {.kernels = kernels, .pool = pool, .w = w, .x = x, .bias = bias, .y = y, .M = M, .ldx = ldx,
-                        .ldy = ldy, .add = add, .wide = round_up(w->K, LANES)};
+    struct forward f = {.kernels = kernels,
+                        .pool = pool,
+                        .w = w,
+                        .x = x,
+                        .bias = bias,
+                        .y = y,
+                        .M = M,
+                        .ldx = ldx,
+                        .ldy = ldy,
+                        .add = add,
+                        .wide = round_up(w->K, LANES)};
 
     assert(w->K > 0);
     if (M == 0 || w->N == 0)
@@ -350,7 +372,9 @@ void cart_matmul_forward_with(const struct cart_matmul_kernels *kernels, float *
         forward_rows(&f);
 }
 
-/* --- backward ------------------------------------------------------------------------------------------------- */
+/* --- backward
+ * -------------------------------------------------------------------------------------------------
+ */
 
 struct backward {
     const struct cart_matmul_kernels *kernels;
@@ -368,7 +392,9 @@ static void plan_backward(struct backward *b)
     size_t ranges = ceil_div(panels, BACKWARD_PANELS), m_units = 1;
 
     /* Blocks of 256 values are not cut; other formats share the columns evenly. */
-    b->k_range = (cart_dtype_info(b->w->dtype)->block > WIDE ? BACKWARD_PANELS : ceil_div(panels, ranges)) * WIDE;
+    b->k_range =
+        (cart_dtype_info(b->w->dtype)->block > WIDE ? BACKWARD_PANELS : ceil_div(panels, ranges)) *
+        WIDE;
     b->k_units = ceil_div(b->w->K, b->k_range);
     if (T > 1 && b->k_units < 4 * T)
         m_units = min_size(ceil_div(4 * T, b->k_units), ceil_div(b->M, 48));
@@ -376,21 +402,24 @@ static void plan_backward(struct backward *b)
 }
 
 /* The last panel of a row may be narrower than 64 columns: it is worked on in a copy. */
-static void backward_narrow(const struct backward *b, size_t m, size_t R, size_t n0, size_t rows, size_t k0,
-                            const float *panel)
+static void backward_narrow(const struct backward *b, size_t m, size_t R, size_t n0, size_t rows,
+                            size_t k0, const float *panel)
 {
     float copy[CART_TILE_ROWS * WIDE] = {0};
     size_t k = b->w->K - k0;
 
     for (size_t i = 0; i < R; i++)
         memcpy(copy + i * WIDE, b->dx + (m + i) * b->lddx + k0, k * sizeof(float));
-    b->kernels->tile_backward(copy, WIDE, b->dy + m * b->lddy + n0, b->lddy, panel, b->k_range, rows, R);
+    b->kernels->tile_backward(copy, WIDE, b->dy + m * b->lddy + n0, b->lddy, panel, b->k_range,
+                              rows, R);
     for (size_t i = 0; i < R; i++)
         memcpy(b->dx + (m + i) * b->lddx + k0, copy + i * WIDE, k * sizeof(float));
 }
 
-/* Columns k0 .. k1 of rows n0 .. n0 + rows of W into panel [rows][b->k_range], zeros up to a multiple of 64 columns. */
-static void widen_columns(const struct backward *b, float *panel, size_t n0, size_t rows, size_t k0, size_t k1)
+/* Columns k0 .. k1 of rows n0 .. n0 + rows of W into panel [rows][b->k_range], zeros up to a
+ * multiple of 64 columns. */
+static void widen_columns(const struct backward *b, float *panel, size_t n0, size_t rows, size_t k0,
+                          size_t k1)
 {
     size_t wide = round_up(k1 - k0, LANES), whole = round_up(k1 - k0, WIDE);
 
@@ -434,17 +463,25 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
                 if (k1 - k < WIDE)
                     backward_narrow(b, m, R, n0, rows, k, panel + k - k0);
                 else
-                    b->kernels->tile_backward(b->dx + m * b->lddx + k, b->lddx, b->dy + m * b->lddy + n0, b->lddy,
-                                              panel + k - k0, b->k_range, rows, R);
+                    b->kernels->tile_backward(b->dx + m * b->lddx + k, b->lddx,
+                                              b->dy + m * b->lddy + n0, b->lddy, panel + k - k0,
+                                              b->k_range, rows, R);
             }
         }
     }
 }
 
-void cart_matmul_backward_with(const struct cart_matmul_kernels *kernels, float *dx, size_t lddx, const float *dy,
-                               size_t lddy, size_t M, const struct cart_matrix *w, struct cart_pool *pool)
+void cart_matmul_backward_with(const struct cart_matmul_kernels *kernels, float *dx, size_t lddx,
+                               const float *dy, size_t lddy, size_t M, const struct cart_matrix *w,
+                               struct cart_pool *pool)
 {
-    struct backward b = {.kernels = kernels, .pool = pool, .w = w, .dy = dy, .dx = dx, .M = M, .lddx = lddx,
+    struct backward b = {.kernels = kernels,
+                         .pool = pool,
+                         .w = w,
+                         .dy = dy,
+                         .dx = dx,
+                         .M = M,
+                         .lddx = lddx,
                          .lddy = lddy};
 
     if (M == 0 || w->K == 0)
@@ -453,7 +490,9 @@ void cart_matmul_backward_with(const struct cart_matmul_kernels *kernels, float 
     cart_pool_run(pool, b.k_units * ceil_div(M, b.m_range), backward_unit, &b);
 }
 
-/* --- selection ------------------------------------------------------------------------------------------------ */
+/* --- selection
+ * ------------------------------------------------------------------------------------------------
+ */
 
 static enum cart_kernels selected = CART_KERNELS_AUTO;
 
@@ -469,17 +508,19 @@ enum cart_kernels cart_kernels_selected(void)
     return selected;
 }
 
-void cart_matmul_forward(float *y, size_t ldy, const float *x, size_t ldx, size_t M, const struct cart_matrix *w,
-                         const float *bias, bool add, struct cart_pool *pool)
+void cart_matmul_forward(float *y, size_t ldy, const float *x, size_t ldx, size_t M,
+                         const struct cart_matrix *w, const float *bias, bool add,
+                         struct cart_pool *pool)
 {
     if (selected == CART_KERNELS_BLAS)
         cart_matmul_forward_blas(y, ldy, x, ldx, M, w, bias, add, pool);
     else
-        cart_matmul_forward_with(cart_tensor_kernels()->matmul, y, ldy, x, ldx, M, w, bias, add, pool);
+        cart_matmul_forward_with(cart_tensor_kernels()->matmul, y, ldy, x, ldx, M, w, bias, add,
+                                 pool);
 }
 
-void cart_matmul_backward(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M, const struct cart_matrix *w,
-                          struct cart_pool *pool)
+void cart_matmul_backward(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
+                          const struct cart_matrix *w, struct cart_pool *pool)
 {
     if (selected == CART_KERNELS_BLAS)
         cart_matmul_backward_blas(dx, lddx, dy, lddy, M, w, pool);

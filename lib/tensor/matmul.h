@@ -1,11 +1,11 @@
 /* Products with a frozen weight matrix in its own encoding. No gradient of the weights exists.
  *
- * Order of the forward sum (the contract; cart_matmul_forward_ref is its definition). K is padded with zeros to a
- * multiple of 16; lane i of sixteen f32 lanes takes k = i, i + 16, ... in ascending order, one fmaf each, from +0;
- * then the lanes are added as a tree of halves: l[i] += l[i + 8], then 4, 2, 1. Then "+ bias[n]" if there is one;
- * then "y_old + that" if add.
- * Order of the backward sum: one chain per element, from the old dx, ascending n: dx = fmaf(dy[n], W[n][k], dx).
- * Every variant gives these bits for any thread count, M and CPU. */
+ * Order of the forward sum (the contract; cart_matmul_forward_ref is its definition). K is padded
+ * with zeros to a multiple of 16; lane i of sixteen f32 lanes takes k = i, i + 16, ... in ascending
+ * order, one fmaf each, from +0; then the lanes are added as a tree of halves: l[i] += l[i + 8],
+ * then 4, 2, 1. Then "+ bias[n]" if there is one; then "y_old + that" if add. Order of the backward
+ * sum: one chain per element, from the old dx, ascending n: dx = fmaf(dy[n], W[n][k], dx). Every
+ * variant gives these bits for any thread count, M and CPU. */
 #ifndef CART_TENSOR_MATMUL_H
 #define CART_TENSOR_MATMUL_H
 
@@ -20,21 +20,24 @@ struct cart_matrix {
     const void *data;
 };
 
-/* y [M, N] (rows ldy floats apart) = x [M, K] (ldx) . W^T (+ bias [N]) (+ y if add). y may not overlap x. */
-void cart_matmul_forward(float *y, size_t ldy, const float *x, size_t ldx, size_t M, const struct cart_matrix *w,
-                         const float *bias, bool add, struct cart_pool *pool);
+/* K > 0. y [M, N] (rows ldy floats apart) = x [M, K] (ldx) . W^T (+ bias [N]) (+ y if add). y may not
+ * overlap x. */
+void cart_matmul_forward(float *y, size_t ldy, const float *x, size_t ldx, size_t M,
+                         const struct cart_matrix *w, const float *bias, bool add,
+                         struct cart_pool *pool);
 
 /* dx [M, K] (lddx) += dy [M, N] (lddy) . W. */
-void cart_matmul_backward(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M, const struct cart_matrix *w,
-                          struct cart_pool *pool);
+void cart_matmul_backward(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
+                          const struct cart_matrix *w, struct cart_pool *pool);
 
-void cart_matmul_forward_ref(float *y, size_t ldy, const float *x, size_t ldx, size_t M, const struct cart_matrix *w,
-                             const float *bias, bool add);
+void cart_matmul_forward_ref(float *y, size_t ldy, const float *x, size_t ldx, size_t M,
+                             const struct cart_matrix *w, const float *bias, bool add);
 void cart_matmul_backward_ref(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
                               const struct cart_matrix *w);
 
-/* auto: kernels of ours, of the CPU path. blas: matrix products through OpenBLAS over rows widened block by block;
- * close, but not the exact bits. Process-wide; call before threads start. blas_threads is set to 1: the pool splits. */
+/* auto: kernels of ours, of the CPU path. blas: matrix products through OpenBLAS over rows widened
+ * block by block; close, but not the exact bits. Process-wide; call before threads start.
+ * blas_threads is set to 1: the pool splits. */
 enum cart_kernels { CART_KERNELS_AUTO, CART_KERNELS_BLAS };
 void cart_kernels_select(enum cart_kernels kernels);
 enum cart_kernels cart_kernels_selected(void);

@@ -1,37 +1,50 @@
 /* Tiles of the matrix products for AVX2: the sixteen lanes are two registers.
  *
- * Lanes are independent until the last sum, so a forward tile of 3 x 4 runs twice, first over lanes 0 .. 7 and then
- * over 8 .. 15: twelve accumulators, and seven loads for twelve instructions. A backward tile runs twice over halves
- * of its columns for the same reason. */
+ * Lanes are independent until the last sum, so a forward tile of 3 x 4 runs twice, first over lanes
+ * 0 .. 7 and then over 8 .. 15: twelve accumulators, and seven loads for twelve instructions. A
+ * backward tile runs twice over halves of its columns for the same reason. */
 #include "tensor/matmul_kernels.h"
 
 #include "tensor/variant.h"
 #include "tensor/widen_x86_impl.h"
 
-enum { LANES = CART_TILE_LANES, HALF = 8, COLS = CART_TILE_COLS, WIDE = CART_TILE_WIDE, ROWS = 3, GEMV_COLS = 4 };
+enum {
+    LANES = CART_TILE_LANES,
+    HALF = 8,
+    COLS = CART_TILE_COLS,
+    WIDE = CART_TILE_WIDE,
+    ROWS = 3,
+    GEMV_COLS = 4
+};
 
 struct lanes {
     __m256 low, high;
 };
 
-/* --- sums of lanes -------------------------------------------------------------------------------------------- */
+/* --- sums of lanes
+ * -------------------------------------------------------------------------------------------- */
 
 /* The sums of four times eight lanes, in the reference's tree. */
 CART_ALWAYS_INLINE __m128 sum_four(__m256 a, __m256 b, __m256 c, __m256 d)
 {
     /* Four lanes each, a in the low half and c in the high half; then two; then one. */
-    __m256 ac = _mm256_add_ps(_mm256_permute2f128_ps(a, c, 0x20), _mm256_permute2f128_ps(a, c, 0x31));
-    __m256 bd = _mm256_add_ps(_mm256_permute2f128_ps(b, d, 0x20), _mm256_permute2f128_ps(b, d, 0x31));
+    __m256 ac =
+        _mm256_add_ps(_mm256_permute2f128_ps(a, c, 0x20), _mm256_permute2f128_ps(a, c, 0x31));
+    __m256 bd =
+        _mm256_add_ps(_mm256_permute2f128_ps(b, d, 0x20), _mm256_permute2f128_ps(b, d, 0x31));
     __m256 q = _mm256_add_ps(_mm256_shuffle_ps(ac, bd, 0x44), _mm256_shuffle_ps(ac, bd, 0xee));
 
     q = _mm256_add_ps(_mm256_shuffle_ps(q, q, 0x88), _mm256_shuffle_ps(q, q, 0xdd));
     return _mm_shuffle_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1), 0x44);
 }
 
-/* --- forward -------------------------------------------------------------------------------------------------- */
+/* --- forward
+ * --------------------------------------------------------------------------------------------------
+ */
 
 /* Eight of the sixteen lanes of R rows of x and a panel, from lane at. */
-CART_ALWAYS_INLINE void half_chains(__m256 c[ROWS][COLS], const struct cart_tile *t, size_t R, size_t at)
+CART_ALWAYS_INLINE void half_chains(__m256 c[ROWS][COLS], const struct cart_tile *t, size_t R,
+                                    size_t at)
 {
     const float *x = t->x + at, *w = t->w + at;
 
@@ -127,7 +140,9 @@ static void pack(float *out, const float *x, size_t ldx, size_t R, size_t k)
     }
 }
 
-/* --- widening ------------------------------------------------------------------------------------------------- */
+/* --- widening
+ * -------------------------------------------------------------------------------------------------
+ */
 
 CART_ALWAYS_INLINE __m256 half_value(int dtype, __m128i codes, __m256 scale, __m256 min)
 {
@@ -146,7 +161,8 @@ CART_ALWAYS_INLINE __m256 half_float(int dtype, const uint8_t *b) /* eight value
 }
 
 /* Sixteen values: piece s of group g; b = widen_at(). */
-CART_ALWAYS_INLINE struct lanes widen_piece(int dtype, const uint8_t *b, const struct widen_state *st, size_t g, size_t s)
+CART_ALWAYS_INLINE struct lanes widen_piece(int dtype, const uint8_t *b,
+                                            const struct widen_state *st, size_t g, size_t s)
 {
     struct lanes v;
     __m256 scale, min = _mm256_setzero_ps();
@@ -171,8 +187,10 @@ CART_ALWAYS_INLINE struct lanes widen_piece(int dtype, const uint8_t *b, const s
     return v;
 }
 
-/* Piece s of the single block at b; of a floating type only the left < 16 values that remain, zeros behind them. */
-CART_ALWAYS_INLINE struct lanes widen_rest(int dtype, const uint8_t *b, const struct widen_state *st, size_t s, size_t left)
+/* Piece s of the single block at b; of a floating type only the left < 16 values that remain, zeros
+ * behind them. */
+CART_ALWAYS_INLINE struct lanes widen_rest(int dtype, const uint8_t *b,
+                                           const struct widen_state *st, size_t s, size_t left)
 {
     if (widen_is_float(dtype)) {
         uint8_t copy[LANES * sizeof(float)] = {0};
@@ -190,7 +208,8 @@ CART_ALWAYS_INLINE void lanes_store(float *out, struct lanes v)
     _mm256_storeu_ps(out + HALF, v.high);
 }
 
-CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *out, size_t step, int dtype)
+CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *out, size_t step,
+                                  int dtype)
 {
     const size_t group = widen_group(dtype), bytes = widen_bytes(dtype);
     const uint8_t *b = (const uint8_t *)row + widen_offset(dtype, k0);
@@ -213,9 +232,12 @@ CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *o
     }
 }
 
-/* --- one row of x ----------------------------------------------------------------------------------------------- */
+/* --- one row of x
+ * -----------------------------------------------------------------------------------------------
+ */
 
-CART_ALWAYS_INLINE void gemv_step(struct lanes c[GEMV_COLS], const float *x, const struct lanes v[GEMV_COLS])
+CART_ALWAYS_INLINE void gemv_step(struct lanes c[GEMV_COLS], const float *x,
+                                  const struct lanes v[GEMV_COLS])
 {
     __m256 low = _mm256_loadu_ps(x), high = _mm256_loadu_ps(x + HALF);
 
@@ -226,10 +248,13 @@ CART_ALWAYS_INLINE void gemv_step(struct lanes c[GEMV_COLS], const float *x, con
     }
 }
 
-/* Four rows of W, widened in registers. Rows that come next lie ahead bytes behind; see widen_fetch. */
-CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const void *const *rows, size_t k, size_t ahead, int dtype)
+/* Four rows of W, widened in registers. Rows that come next lie ahead bytes behind; see
+ * widen_fetch. */
+CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const void *const *rows, size_t k,
+                                  size_t ahead, int dtype)
 {
-    const size_t group = widen_group(dtype), bytes = widen_bytes(dtype), groups = WIDEN_SPAN / group;
+    const size_t group = widen_group(dtype), bytes = widen_bytes(dtype),
+                 groups = WIDEN_SPAN / group;
     const bool near = widen_fetch_near(dtype, 2 * ahead);
     const uint8_t *row[GEMV_COLS], *next = (const uint8_t *)rows[0] + ahead;
     struct widen_state st[GEMV_COLS];
@@ -268,24 +293,26 @@ CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const void *const *r
         }
         gemv_step(c, x, v);
     }
-    _mm_storeu_ps(y, sum_four(_mm256_add_ps(c[0].low, c[0].high), _mm256_add_ps(c[1].low, c[1].high),
-                              _mm256_add_ps(c[2].low, c[2].high), _mm256_add_ps(c[3].low, c[3].high)));
+    _mm_storeu_ps(y,
+                  sum_four(_mm256_add_ps(c[0].low, c[0].high), _mm256_add_ps(c[1].low, c[1].high),
+                           _mm256_add_ps(c[2].low, c[2].high), _mm256_add_ps(c[3].low, c[3].high)));
 }
 
 /* One function per type. */
-#define INSTANCES(type)                                                                                               \
-    static void gemv_##type(float *y, const float *x, const void *const *rows, size_t k, size_t ahead)                \
-    {                                                                                                                 \
-        gemv_rows(y, x, rows, k, ahead, CART_##type);                                                                 \
-    }                                                                                                                 \
-    static void widen_##type(const void *row, size_t k0, size_t n, float *out, size_t step)                           \
-    {                                                                                                                 \
-        widen_row(row, k0, n, out, step, CART_##type);                                                                \
+#define INSTANCES(type)                                                                            \
+    static void gemv_##type(float *y, const float *x, const void *const *rows, size_t k,           \
+                            size_t ahead)                                                          \
+    {                                                                                              \
+        gemv_rows(y, x, rows, k, ahead, CART_##type);                                              \
+    }                                                                                              \
+    static void widen_##type(const void *row, size_t k0, size_t n, float *out, size_t step)        \
+    {                                                                                              \
+        widen_row(row, k0, n, out, step, CART_##type);                                             \
     }
 
-#define EACH_TYPE(f)                                                                                                  \
-    f(F32) f(F16) f(BF16) f(Q8_0) f(Q4_0) f(Q4_1) f(Q5_0) f(Q5_1) f(Q2_K) f(Q3_K) f(Q4_K) f(Q5_K) f(Q6_K) f(IQ4_NL)   \
-        f(IQ4_XS) f(MXFP4)
+#define EACH_TYPE(f)                                                                               \
+    f(F32) f(F16) f(BF16) f(Q8_0) f(Q4_0) f(Q4_1) f(Q5_0) f(Q5_1) f(Q2_K) f(Q3_K) f(Q4_K) f(Q5_K)  \
+        f(Q6_K) f(IQ4_NL) f(IQ4_XS) f(MXFP4)
 
 EACH_TYPE(INSTANCES)
 
@@ -307,10 +334,12 @@ static void widen(int dtype, const void *row, size_t k0, size_t n, float *out, s
     entries[dtype].widen(row, k0, n, out, step);
 }
 
-/* --- backward ------------------------------------------------------------------------------------------------- */
+/* --- backward
+ * -------------------------------------------------------------------------------------------------
+ */
 
-CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t ldw,
-                                      size_t n, size_t R)
+CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, size_t lddy,
+                                      const float *w, size_t ldw, size_t n, size_t R)
 {
     enum { VECTORS = 4 };
 
@@ -347,8 +376,8 @@ CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, s
     }
 }
 
-static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t ldw,
-                          size_t n, size_t R)
+static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w,
+                          size_t ldw, size_t n, size_t R)
 {
     switch (R) {
     case 1:

@@ -1,28 +1,38 @@
 /* Tiles of the matrix products for AVX-512: the sixteen lanes are one register.
  *
- * A forward tile is 6 x 4: 24 accumulators, six rows of x, one of W. The register of W passes through an empty asm, so
- * that gcc keeps it in a register and does not fold its load into each of the six instructions that use it. */
+ * A forward tile is 6 x 4: 24 accumulators, six rows of x, one of W. The register of W passes
+ * through an empty asm, so that gcc keeps it in a register and does not fold its load into each of
+ * the six instructions that use it. */
 #include "tensor/matmul_kernels.h"
 
 #include "tensor/variant.h"
 #include "tensor/widen_avx512_impl.h"
 
-enum { LANES = CART_TILE_LANES, COLS = CART_TILE_COLS, WIDE = CART_TILE_WIDE, ROWS = 6, FUSED_ROWS = 4 };
+enum {
+    LANES = CART_TILE_LANES,
+    COLS = CART_TILE_COLS,
+    WIDE = CART_TILE_WIDE,
+    ROWS = 6,
+    FUSED_ROWS = 4
+};
 
-/* --- sums of lanes -------------------------------------------------------------------------------------------- */
+/* --- sums of lanes
+ * -------------------------------------------------------------------------------------------- */
 
-/* The lane sums of four accumulators; halves are added first, so that the tree is the reference's. */
+/* The lane sums of four accumulators; halves are added first, so that the tree is the reference's.
+ */
 CART_ALWAYS_INLINE __m128 sum_four(__m512 a, __m512 b, __m512 c, __m512 d)
 {
     /* [a0+8 | b0+8]: eight lanes each, then four lanes each of a, b, c, d. */
     __m512 ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
     __m512 cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
-    __m512 q = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+    __m512 q =
+        _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
 
     q = _mm512_add_ps(q, _mm512_permute_ps(q, 0x4e));
     q = _mm512_add_ps(q, _mm512_permute_ps(q, 0xb1));
-    return _mm512_castps512_ps128(
-        _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), q));
+    return _mm512_castps512_ps128(_mm512_permutexvar_ps(
+        _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0), q));
 }
 
 CART_ALWAYS_INLINE void lanes_load(__m512 c[ROWS][COLS], const struct cart_tile *t, size_t R)
@@ -63,7 +73,9 @@ CART_ALWAYS_INLINE void lanes_store(__m512 c[ROWS][COLS], const struct cart_tile
     }
 }
 
-/* --- forward -------------------------------------------------------------------------------------------------- */
+/* --- forward
+ * --------------------------------------------------------------------------------------------------
+ */
 
 CART_ALWAYS_INLINE void tile_rows(const struct cart_tile *t, size_t R)
 {
@@ -128,8 +140,8 @@ static void pack(float *out, const float *x, size_t ldx, size_t R, size_t k)
 }
 
 /* One piece of sixteen values of C rows of W against R rows of x. */
-CART_ALWAYS_INLINE void fused_step(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const float *x, const __m512 *v, float *panel,
-                                   size_t R, size_t C)
+CART_ALWAYS_INLINE void fused_step(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const float *x,
+                                   const __m512 *v, float *panel, size_t R, size_t C)
 {
     __m512 a[FUSED_ROWS];
 
@@ -147,11 +159,14 @@ CART_ALWAYS_INLINE void fused_step(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const f
             c[r][j] = _mm512_fmadd_ps(a[r], v[j], c[r][j]);
 }
 
-/* The chains of R rows of x with C rows of W, widened in registers. x [k16][R][16]; panel [k16][C][16] or NULL. */
-CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const float *x, float *panel,
-                                     const struct cart_rows *w, int dtype, size_t R, size_t C)
+/* The chains of R rows of x with C rows of W, widened in registers. x [k16][R][16]; panel
+ * [k16][C][16] or NULL. */
+CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const float *x,
+                                     float *panel, const struct cart_rows *w, int dtype, size_t R,
+                                     size_t C)
 {
-    const size_t group = widen_group(dtype), bytes = widen_bytes(dtype), groups = WIDEN_SPAN / group;
+    const size_t group = widen_group(dtype), bytes = widen_bytes(dtype),
+                 groups = WIDEN_SPAN / group;
     const bool near = widen_fetch_near(dtype, w->ahead);
     size_t off = widen_offset(dtype, w->k0), rest = w->k % WIDEN_SPAN;
     const uint8_t *row[CART_GEMV_ROWS], *next = (const uint8_t *)w->row[0] + w->ahead + off * C;
@@ -174,7 +189,8 @@ CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const
             for (size_t s = 0; s < group / LANES; s++) {
 #pragma GCC unroll 8
                 for (size_t j = 0; j < C; j++)
-                    v[j] = widen_piece(dtype, widen_at(dtype, row[j] + off, g), &st[j], codes[j], g, s);
+                    v[j] = widen_piece(dtype, widen_at(dtype, row[j] + off, g), &st[j], codes[j], g,
+                                       s);
                 fused_step(c, x, v, panel, R, C);
                 x += LANES * R;
                 if (panel)
@@ -201,7 +217,8 @@ CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const
     }
 }
 
-CART_ALWAYS_INLINE void fused_rows(const struct cart_tile *t, const struct cart_rows *w, int dtype, size_t R)
+CART_ALWAYS_INLINE void fused_rows(const struct cart_tile *t, const struct cart_rows *w, int dtype,
+                                   size_t R)
 {
     __m512 c[FUSED_ROWS][CART_GEMV_ROWS], lanes[ROWS][COLS];
 
@@ -232,7 +249,8 @@ CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const struct cart_ro
     _mm_storeu_ps(y + 4, sum_four(c[0][4], c[0][5], c[0][6], c[0][7]));
 }
 
-CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *out, size_t step, int dtype)
+CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *out, size_t step,
+                                  int dtype)
 {
     const size_t group = widen_group(dtype), bytes = widen_bytes(dtype);
     const uint8_t *b = (const uint8_t *)row + widen_offset(dtype, k0);
@@ -260,37 +278,37 @@ CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *o
 }
 
 /* One function per type and number of rows. */
-#define INSTANCES(type)                                                                                               \
-    static void fused2_##type(const struct cart_tile *t, const struct cart_rows *w)                                   \
-    {                                                                                                                 \
-        fused_rows(t, w, CART_##type, 2);                                                                             \
-    }                                                                                                                 \
-    static void fused3_##type(const struct cart_tile *t, const struct cart_rows *w)                                   \
-    {                                                                                                                 \
-        fused_rows(t, w, CART_##type, 3);                                                                             \
-    }                                                                                                                 \
-    static void fused4_##type(const struct cart_tile *t, const struct cart_rows *w)                                   \
-    {                                                                                                                 \
-        fused_rows(t, w, CART_##type, 4);                                                                             \
-    }                                                                                                                 \
-    static void gemv_##type(float *y, const float *x, const struct cart_rows *w)                                      \
-    {                                                                                                                 \
-        gemv_rows(y, x, w, CART_##type);                                                                              \
-    }                                                                                                                 \
-    static void widen_##type(const void *row, size_t k0, size_t n, float *out, size_t step)                           \
-    {                                                                                                                 \
-        widen_row(row, k0, n, out, step, CART_##type);                                                                \
+#define INSTANCES(type)                                                                            \
+    static void fused2_##type(const struct cart_tile *t, const struct cart_rows *w)                \
+    {                                                                                              \
+        fused_rows(t, w, CART_##type, 2);                                                          \
+    }                                                                                              \
+    static void fused3_##type(const struct cart_tile *t, const struct cart_rows *w)                \
+    {                                                                                              \
+        fused_rows(t, w, CART_##type, 3);                                                          \
+    }                                                                                              \
+    static void fused4_##type(const struct cart_tile *t, const struct cart_rows *w)                \
+    {                                                                                              \
+        fused_rows(t, w, CART_##type, 4);                                                          \
+    }                                                                                              \
+    static void gemv_##type(float *y, const float *x, const struct cart_rows *w)                   \
+    {                                                                                              \
+        gemv_rows(y, x, w, CART_##type);                                                           \
+    }                                                                                              \
+    static void widen_##type(const void *row, size_t k0, size_t n, float *out, size_t step)        \
+    {                                                                                              \
+        widen_row(row, k0, n, out, step, CART_##type);                                             \
     }
 
-#define EACH_TYPE(f)                                                                                                  \
-    f(F32) f(F16) f(BF16) f(Q8_0) f(Q4_0) f(Q4_1) f(Q5_0) f(Q5_1) f(Q2_K) f(Q3_K) f(Q4_K) f(Q5_K) f(Q6_K) f(IQ4_NL)   \
-        f(IQ4_XS) f(MXFP4)
+#define EACH_TYPE(f)                                                                               \
+    f(F32) f(F16) f(BF16) f(Q8_0) f(Q4_0) f(Q4_1) f(Q5_0) f(Q5_1) f(Q2_K) f(Q3_K) f(Q4_K) f(Q5_K)  \
+        f(Q6_K) f(IQ4_NL) f(IQ4_XS) f(MXFP4)
 
 EACH_TYPE(INSTANCES)
 
 typedef void fused_fn(const struct cart_tile *t, const struct cart_rows *w);
 
-#define ENTRY(type)                                                                                                   \
+#define ENTRY(type)                                                                                \
     [CART_##type] = {{fused2_##type, fused3_##type, fused4_##type}, gemv_##type, widen_##type},
 
 static const struct {
@@ -314,10 +332,12 @@ static void widen(int dtype, const void *row, size_t k0, size_t n, float *out, s
     entries[dtype].widen(row, k0, n, out, step);
 }
 
-/* --- backward ------------------------------------------------------------------------------------------------- */
+/* --- backward
+ * -------------------------------------------------------------------------------------------------
+ */
 
-CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t ldw,
-                                      size_t n, size_t R)
+CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, size_t lddy,
+                                      const float *w, size_t ldw, size_t n, size_t R)
 {
     enum { VECTORS = WIDE / LANES };
     __m512 c[ROWS][VECTORS];
@@ -353,8 +373,8 @@ CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, s
             _mm512_storeu_ps(dx + r * lddx + LANES * v, c[r][v]);
 }
 
-static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t ldw,
-                          size_t n, size_t R)
+static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w,
+                          size_t ldw, size_t n, size_t R)
 {
     switch (R) {
     case 1:

@@ -1,6 +1,7 @@
-/* The products through OpenBLAS: rows of W are widened block by block into a worker's scratch, and one sgemm of one
- * thread multiplies the block. For CPUs that our own kernels do not serve well, and as a second opinion in tests;
- * OpenBLAS chooses its order of sums by CPU and shape, so these are not the exact bits. */
+/* The products through OpenBLAS: rows of W are widened block by block into a worker's scratch, and
+ * one sgemm of one thread multiplies the block. For CPUs that our own kernels do not serve well,
+ * and as a second opinion in tests; OpenBLAS chooses its order of sums by CPU and shape, so these
+ * are not the exact bits. */
 #include "tensor/matmul_impl.h"
 
 #include <cblas.h>
@@ -55,8 +56,8 @@ static void forward_unit(void *ctx, size_t unit, size_t worker)
 
         for (size_t j = 0; j < n; j++)
             cart_widen(p->w->dtype, row_of(p->w, n0 + j), k0, k, wide + j * k);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->M, (int)n, (int)k, 1, p->in + k0, (int)p->ld_in,
-                    wide, (int)k, 1, p->out + n0, (int)p->ld_out);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->M, (int)n, (int)k, 1,
+                    p->in + k0, (int)p->ld_in, wide, (int)k, 1, p->out + n0, (int)p->ld_out);
     }
 }
 
@@ -72,8 +73,8 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
 
         for (size_t j = 0; j < n; j++)
             cart_widen(p->w->dtype, row_of(p->w, n0 + j), k0, k, wide + j * k);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)p->M, (int)k, (int)n, 1, p->in + n0, (int)p->ld_in,
-                    wide, (int)k, 1, p->out + k0, (int)p->ld_out);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)p->M, (int)k, (int)n, 1,
+                    p->in + n0, (int)p->ld_in, wide, (int)k, 1, p->out + k0, (int)p->ld_out);
     }
 }
 
@@ -85,10 +86,18 @@ static size_t even_range(size_t n, size_t threads, size_t unit, size_t most)
     return min_size(range, most);
 }
 
-void cart_matmul_forward_blas(float *y, size_t ldy, const float *x, size_t ldx, size_t M, const struct cart_matrix *w,
-                              const float *bias, bool add, struct cart_pool *pool)
+void cart_matmul_forward_blas(float *y, size_t ldy, const float *x, size_t ldx, size_t M,
+                              const struct cart_matrix *w, const float *bias, bool add,
+                              struct cart_pool *pool)
 {
-    struct product p = {.pool = pool, .w = w, .in = x, .bias = bias, .out = y, .M = M, .ld_in = ldx, .ld_out = ldy,
+    struct product p = {.pool = pool,
+                        .w = w,
+                        .in = x,
+                        .bias = bias,
+                        .out = y,
+                        .M = M,
+                        .ld_in = ldx,
+                        .ld_out = ldy,
                         .add = add};
 
     if (M == 0 || w->N == 0)
@@ -101,7 +110,8 @@ void cart_matmul_forward_blas(float *y, size_t ldy, const float *x, size_t ldx, 
 void cart_matmul_backward_blas(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
                                const struct cart_matrix *w, struct cart_pool *pool)
 {
-    struct product p = {.pool = pool, .w = w, .in = dy, .out = dx, .M = M, .ld_in = lddy, .ld_out = lddx};
+    struct product p = {
+        .pool = pool, .w = w, .in = dy, .out = dx, .M = M, .ld_in = lddy, .ld_out = lddx};
 
     if (M == 0 || w->K == 0)
         return;

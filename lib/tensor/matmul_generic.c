@@ -1,5 +1,6 @@
-/* Tiles of the matrix products in plain C over arrays of sixteen lanes: the baseline variant, and its twin with FMA
- * instructions, which gcc vectorises. Small tiles, because the baseline has few registers. */
+/* Tiles of the matrix products in plain C over arrays of sixteen lanes: the baseline variant, and
+ * its twin with FMA instructions, which gcc vectorises. Small tiles, because the baseline has few
+ * registers. */
 #include "tensor/matmul_kernels.h"
 
 #include "tensor/dtype.h"
@@ -46,8 +47,8 @@ static float lanes_sum(float *lane)
 }
 
 /* One row of x against one row of the panel: sixteen chains. */
-static void chains(float *restrict lanes, const float *restrict x, size_t x_step, const float *restrict w,
-                   size_t w_step, size_t k16)
+static void chains(float *restrict lanes, const float *restrict x, size_t x_step,
+                   const float *restrict w, size_t w_step, size_t k16)
 {
     float c[LANES];
 
@@ -99,8 +100,8 @@ static void gemv(float *y, const float *x, const struct cart_rows *w)
     }
 }
 
-static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t ldw,
-                          size_t n, size_t R)
+static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w,
+                          size_t ldw, size_t n, size_t R)
 {
     for (size_t r = 0; r < R; r++) {
         float c[WIDE];

@@ -1,14 +1,14 @@
-/* What a variant provides for matmul.c and dtype.c: register tiles over packed operands. Private to lib/tensor and
- * its tests.
+/* What a variant provides for matmul.c and dtype.c: register tiles over packed operands. Private to
+ * lib/tensor and its tests.
  *
  * Forward. A tile is R rows of x (R <= rows) by four rows of W, sixteen lanes each:
  *   x      [k16][R][16]   packed activations, zero beyond K
  *   w      [k16][4][16]   a panel: four widened rows of W, zero beyond K and beyond N
  *   lanes  [R][4][16]     running lanes, where K is cut into pieces
- * The lane sums of a finished tile go to y, four columns wide. Backward. A tile is R rows by 64 columns of dx:
- *   dy     [R, n]         rows lddy apart, in place
- *   w      [n, 64]        widened, zero beyond K, rows ldw apart
- *   dx     [R, 64]        rows lddx apart, loaded first and stored last */
+ * The lane sums of a finished tile go to y, four columns wide. Backward. A tile is R rows by 64
+ * columns of dx: dy     [R, n]         rows lddy apart, in place w      [n, 64]        widened,
+ * zero beyond K, rows ldw apart dx     [R, 64]        rows lddx apart, loaded first and stored last
+ */
 #ifndef CART_TENSOR_MATMUL_KERNELS_H
 #define CART_TENSOR_MATMUL_KERNELS_H
 
@@ -23,19 +23,19 @@
 /* One forward tile, or one piece of K of it. */
 struct cart_tile {
     const float *x;
-    float *w;           /* read by tile; written by fused unless NULL */
-    size_t k16;         /* steps of sixteen values in this piece */
-    float *lanes;       /* read if resume, written if not finish; else unused */
+    float *w;     /* read by tile; written by fused unless NULL */
+    size_t k16;   /* steps of sixteen values in this piece */
+    float *lanes; /* read if resume, written if not finish; else unused */
     bool resume, finish;
-    float *y;           /* [R, 4], rows ldy apart; written if finish */
+    float *y; /* [R, 4], rows ldy apart; written if finish */
     size_t ldy;
-    const float *bias;  /* [4] or NULL */
+    const float *bias; /* [4] or NULL */
     bool add;
 };
 
-/* Rows of W in their own encoding, for fused and gemv: values [k0, k0 + k) of each; k0 a multiple of 256, k of the
- * block. Rows beyond N repeat an earlier row. ahead: how far behind each row its successor in the next call lies; it is
- * fetched into the cache meanwhile. */
+/* Rows of W in their own encoding, for fused and gemv: values [k0, k0 + k) of each; k0 a multiple
+ * of 256, k of the block. Rows beyond N repeat an earlier row. ahead: how far behind each row its
+ * successor in the next call lies; it is fetched into the cache meanwhile. */
 struct cart_rows {
     int dtype;
     size_t ahead;
@@ -47,11 +47,12 @@ struct cart_matmul_kernels {
     size_t rows;       /* most rows of a tile */
     size_t fused_rows; /* fused does 2 .. fused_rows rows; 0: there is no fused */
 
-    /* Widens n values from value k0 of one row; see dtype.h. Piece i of sixteen goes to out + i * step (step >= 16);
-     * the last piece is filled up with zeros. */
+    /* Widens n values from value k0 of one row; see dtype.h. Piece i of sixteen goes to out + i *
+     * step (step >= 16); the last piece is filled up with zeros. */
     void (*widen)(int dtype, const void *row, size_t k0, size_t n, float *out, size_t step);
 
-    void (*pack)(float *out, const float *x, size_t ldx, size_t R, size_t k); /* [R, k] -> [k16][R][16] */
+    void (*pack)(float *out, const float *x, size_t ldx, size_t R,
+                 size_t k); /* [R, k] -> [k16][R][16] */
     void (*tile)(const struct cart_tile *t, size_t R);
 
     /* As tile, but widens the panel on the way. */
@@ -60,8 +61,8 @@ struct cart_matmul_kernels {
     /* y [8] = the products of eight whole rows (k0 = 0) with one packed x [k16][16]. */
     void (*gemv)(float *y, const float *x, const struct cart_rows *w);
 
-    void (*tile_backward)(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w, size_t ldw, size_t n,
-                          size_t R);
+    void (*tile_backward)(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w,
+                          size_t ldw, size_t n, size_t R);
 };
 
 extern const struct cart_matmul_kernels cart_matmul_kernels_generic;

@@ -1,8 +1,10 @@
-/* Sixteen values of a block in one register, for every storage type. Only for files compiled with AVX-512.
+/* Sixteen values of a block in one register, for every storage type. Only for files compiled with
+ * AVX-512.
  *
- * Values of four bits are looked up: the sixteen results that a scale (and minimum) can give are computed once, by
- * one multiplication or one fused multiply-add as the format's definition has it, and permuted by the codes. The
- * permutation ignores the bits above the fourth, so low nibbles need no mask. */
+ * Values of four bits are looked up: the sixteen results that a scale (and minimum) can give are
+ * computed once, by one multiplication or one fused multiply-add as the format's definition has it,
+ * and permuted by the codes. The permutation ignores the bits above the fourth, so low nibbles need
+ * no mask. */
 #ifndef CART_TENSOR_WIDEN_AVX512_IMPL_H
 #define CART_TENSOR_WIDEN_AVX512_IMPL_H
 #ifdef __AVX512F__
@@ -24,7 +26,8 @@ CART_ALWAYS_INLINE __m512 table_codes(int dtype)
         return _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
     case CART_IQ4_NL:
     case CART_IQ4_XS:
-        return _mm512_setr_ps(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+        return _mm512_setr_ps(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89,
+                              113);
     case CART_MXFP4:
         return _mm512_setr_ps(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
     default:
@@ -38,7 +41,8 @@ CART_ALWAYS_INLINE __m512 code_value(int dtype, __m512 code, __m512 scale, __m51
     return widen_has_min(dtype) ? _mm512_fmadd_ps(scale, code, min) : _mm512_mul_ps(scale, code);
 }
 
-/* --- codes of more than four bits, or of two formats in one byte: a group at once --------------------------------- */
+/* --- codes of more than four bits, or of two formats in one byte: a group at once
+ * --------------------------------- */
 
 CART_ALWAYS_INLINE __m512i twice(const uint8_t *p) /* 32 bytes, in both halves */
 {
@@ -64,8 +68,10 @@ CART_ALWAYS_INLINE __mmask64 halves_mask(const uint8_t *p, size_t n)
 
 CART_ALWAYS_INLINE __m512i group_q6_k(const uint8_t *b, size_t g)
 {
-    __m512i low = _mm512_srl_epi16(_mm512_loadu_si512(b + 64 * (g / 2)), _mm_cvtsi32_si128((int)(4 * (g % 2))));
-    __m512i high = _mm512_slli_epi16(halves_bits(twice(b + 128 + 32 * (g / 2)), 4 * (g % 2), 2, 3), 4);
+    __m512i low = _mm512_srl_epi16(_mm512_loadu_si512(b + 64 * (g / 2)),
+                                   _mm_cvtsi32_si128((int)(4 * (g % 2))));
+    __m512i high =
+        _mm512_slli_epi16(halves_bits(twice(b + 128 + 32 * (g / 2)), 4 * (g % 2), 2, 3), 4);
 
     low = _mm512_or_si512(_mm512_and_si512(low, _mm512_set1_epi8(15)), high);
     return _mm512_sub_epi8(low, _mm512_set1_epi8(32));
@@ -76,10 +82,12 @@ CART_ALWAYS_INLINE __m256i nibbles32(const uint8_t *p)
 {
     __m256i counts = _mm256_inserti128_si256(_mm256_setzero_si256(), _mm_set1_epi16(4), 1);
 
-    return _mm256_and_si256(_mm256_srlv_epi16(_mm256_broadcastsi128_si256(load_bytes(p)), counts), _mm256_set1_epi8(15));
+    return _mm256_and_si256(_mm256_srlv_epi16(_mm256_broadcastsi128_si256(load_bytes(p)), counts),
+                            _mm256_set1_epi8(15));
 }
 
-/* The codes of group g, for the types that widen_piece does not look up in a table; b = widen_at(). */
+/* The codes of group g, for the types that widen_piece does not look up in a table; b = widen_at().
+ */
 CART_ALWAYS_INLINE void widen_group_codes(int dtype, const uint8_t *b, size_t g, uint8_t *out)
 {
     __m512i v;
@@ -101,11 +109,13 @@ CART_ALWAYS_INLINE void widen_group_codes(int dtype, const uint8_t *b, size_t g,
         break;
     case CART_Q3_K:
         v = halves_bits(twice(b + 32 + 32 * (g / 2)), 4 * (g % 2), 2, 3);
-        _mm512_storeu_si512(out, _mm512_mask_sub_epi8(v, ~halves_mask(b, 2 * g), v, _mm512_set1_epi8(4)));
+        _mm512_storeu_si512(
+            out, _mm512_mask_sub_epi8(v, ~halves_mask(b, 2 * g), v, _mm512_set1_epi8(4)));
         break;
     case CART_Q5_K:
         v = halves_bits(twice(b + 48 + 32 * g), 0, 4, 15);
-        _mm512_storeu_si512(out, _mm512_mask_add_epi8(v, halves_mask(b + 16, 2 * g), v, _mm512_set1_epi8(16)));
+        _mm512_storeu_si512(
+            out, _mm512_mask_add_epi8(v, halves_mask(b + 16, 2 * g), v, _mm512_set1_epi8(16)));
         break;
     case CART_Q6_K:
         _mm512_storeu_si512(out, group_q6_k(b, g));
@@ -115,11 +125,13 @@ CART_ALWAYS_INLINE void widen_group_codes(int dtype, const uint8_t *b, size_t g,
     }
 }
 
-/* --- values ----------------------------------------------------------------------------------------------------- */
+/* --- values
+ * -----------------------------------------------------------------------------------------------------
+ */
 
 /* Piece s of group g; b = widen_at(), codes = widen_group_codes(). */
-CART_ALWAYS_INLINE __m512 widen_piece(int dtype, const uint8_t *b, const struct widen_state *st, const uint8_t *codes,
-                                      size_t g, size_t s)
+CART_ALWAYS_INLINE __m512 widen_piece(int dtype, const uint8_t *b, const struct widen_state *st,
+                                      const uint8_t *codes, size_t g, size_t s)
 {
     const uint8_t *piece = codes + 16 * s;
     __m512 scale = _mm512_setzero_ps(), min = _mm512_setzero_ps();
@@ -129,8 +141,8 @@ CART_ALWAYS_INLINE __m512 widen_piece(int dtype, const uint8_t *b, const struct 
     if (dtype == CART_F16)
         return _mm512_cvtph_ps(_mm256_loadu_si256((const void *)(b + 32 * s)));
     if (dtype == CART_BF16)
-        return _mm512_castsi512_ps(
-            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(b + 32 * s))), 16));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(
+            _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(b + 32 * s))), 16));
     if (dtype == CART_Q8_0)
         scale = _mm512_broadcastss_ps(load_f16(b, 0));
     else
@@ -146,20 +158,25 @@ CART_ALWAYS_INLINE __m512 widen_piece(int dtype, const uint8_t *b, const struct 
     case CART_MXFP4:
         return table_look_up(b + 1, s, code_value(dtype, table_codes(dtype), scale, min));
     case CART_Q4_K:
-        return table_look_up(b + 16 + 32 * g + 16 * (s % 2), s / 2, code_value(dtype, table_codes(dtype), scale, min));
+        return table_look_up(b + 16 + 32 * g + 16 * (s % 2), s / 2,
+                             code_value(dtype, table_codes(dtype), scale, min));
     case CART_IQ4_XS:
-        return table_look_up(b + 8 + 32 * g + 16 * (s / 2), s % 2, code_value(dtype, table_codes(dtype), scale, min));
+        return table_look_up(b + 8 + 32 * g + 16 * (s / 2), s % 2,
+                             code_value(dtype, table_codes(dtype), scale, min));
     case CART_Q8_0:
         piece = b + 2 + 16 * s;
         break;
     default:
         break;
     }
-    return code_value(dtype, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_bytes(piece))), scale, min);
+    return code_value(dtype, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load_bytes(piece))), scale,
+                      min);
 }
 
-/* Piece s of the single block at b; of a floating type only the left < 16 values that remain, zeros behind them. */
-CART_ALWAYS_INLINE __m512 widen_rest(int dtype, const uint8_t *b, const struct widen_state *st, size_t s, size_t left)
+/* Piece s of the single block at b; of a floating type only the left < 16 values that remain, zeros
+ * behind them. */
+CART_ALWAYS_INLINE __m512 widen_rest(int dtype, const uint8_t *b, const struct widen_state *st,
+                                     size_t s, size_t left)
 {
     __mmask16 mask = (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffff);
     uint8_t codes[64];
@@ -169,8 +186,8 @@ CART_ALWAYS_INLINE __m512 widen_rest(int dtype, const uint8_t *b, const struct w
     if (dtype == CART_F16)
         return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, b + 32 * s));
     if (dtype == CART_BF16)
-        return _mm512_castsi512_ps(
-            _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, b + 32 * s)), 16));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(
+            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, b + 32 * s)), 16));
     widen_group_codes(dtype, b, 0, codes);
     return s == 0 ? widen_piece(dtype, b, st, codes, 0, 0) : widen_piece(dtype, b, st, codes, 0, 1);
 }

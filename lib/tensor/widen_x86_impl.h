@@ -1,12 +1,13 @@
-/* What every storage type holds, as x86 vectors: sixteen codes of a block as signed bytes, and the scale and the
- * (negated) minimum they go with, so that a value is scale * code or fma(scale, code, min). The templates of
- * widening, of the fused tiles and of the one-row product are made of these. Only for files compiled with AVX2, FMA
- * and F16C at least.
+/* What every storage type holds, as x86 vectors: sixteen codes of a block as signed bytes, and the
+ * scale and the (negated) minimum they go with, so that a value is scale * code or fma(scale, code,
+ * min). The templates of widening, of the fused tiles and of the one-row product are made of these.
+ * Only for files compiled with AVX2, FMA and F16C at least.
  *
- * Kernels go by *spans* of 256 values: one block of a K format, eight blocks of the others. The heads of a span are
- * decoded together, first; then come its *groups* (64 values of a K format, 32 of the others) in pieces of sixteen.
- * Piece s of a group is a constant where these functions are used. What remains of a row behind its last whole span
- * goes by single blocks of 32, and in floating types by values. */
+ * Kernels go by *spans* of 256 values: one block of a K format, eight blocks of the others. The
+ * heads of a span are decoded together, first; then come its *groups* (64 values of a K format, 32
+ * of the others) in pieces of sixteen. Piece s of a group is a constant where these functions are
+ * used. What remains of a row behind its last whole span goes by single blocks of 32, and in
+ * floating types by values. */
 #ifndef CART_TENSOR_WIDEN_X86_IMPL_H
 #define CART_TENSOR_WIDEN_X86_IMPL_H
 #ifdef __AVX2__
@@ -19,7 +20,8 @@
 
 enum { WIDEN_SPAN = 256 };
 
-/* Scale and negated minimum of each 16 or 32 values of a span of a row; floating types have none. */
+/* Scale and negated minimum of each 16 or 32 values of a span of a row; floating types have none.
+ */
 struct widen_state {
     float scale[16], min[16];
 };
@@ -83,10 +85,12 @@ CART_ALWAYS_INLINE size_t widen_offset(int dtype, size_t k)
 {
     if (widen_is_float(dtype))
         return k * (widen_bytes(dtype) / WIDEN_SPAN);
-    return widen_is_k(dtype) ? k / WIDEN_SPAN * widen_bytes(dtype) : k / 32 * (widen_bytes(dtype) / 8);
+    return widen_is_k(dtype) ? k / WIDEN_SPAN * widen_bytes(dtype)
+                             : k / 32 * (widen_bytes(dtype) / 8);
 }
 
-/* What widen_codes wants for group g of the span at b: the span in a K format, else the block of the group. */
+/* What widen_codes wants for group g of the span at b: the span in a K format, else the block of
+ * the group. */
 CART_ALWAYS_INLINE const uint8_t *widen_at(int dtype, const uint8_t *b, size_t g)
 {
     return widen_is_k(dtype) ? b : b + g * (widen_bytes(dtype) / 8);
@@ -125,12 +129,14 @@ CART_ALWAYS_INLINE __m128 load_f16(const uint8_t *p, int sign)
     return _mm_cvtph_ps(_mm_cvtsi32_si128(load_u16(p) ^ sign));
 }
 
-/* --- heads of a span -------------------------------------------------------------------------------------------- */
+/* --- heads of a span
+ * -------------------------------------------------------------------------------------------- */
 
 /* out [8] = d * eight codes (signed bytes in the low half of codes). */
 CART_ALWAYS_INLINE void store_scales(float *out, __m128 d, __m128i codes)
 {
-    _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_broadcastss_ps(d), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))));
+    _mm256_storeu_ps(out, _mm256_mul_ps(_mm256_broadcastss_ps(d),
+                                        _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))));
 }
 
 /* Scales and minima of Q4_K and Q5_K: eight of six bits each in twelve bytes. */
@@ -140,14 +146,17 @@ CART_ALWAYS_INLINE void head_q45_k(const uint8_t *b, struct widen_state *st)
     uint32_t s_high = (c & 0x0f0f0f0f) | (a >> 2 & 0x30303030);
     uint32_t m_high = (c >> 4 & 0x0f0f0f0f) | (m >> 2 & 0x30303030);
 
-    store_scales(st->scale, load_f16(b, 0), _mm_setr_epi32((int)(a & 0x3f3f3f3f), (int)s_high, 0, 0));
-    store_scales(st->min, load_f16(b + 2, 0x8000), _mm_setr_epi32((int)(m & 0x3f3f3f3f), (int)m_high, 0, 0));
+    store_scales(st->scale, load_f16(b, 0),
+                 _mm_setr_epi32((int)(a & 0x3f3f3f3f), (int)s_high, 0, 0));
+    store_scales(st->min, load_f16(b + 2, 0x8000),
+                 _mm_setr_epi32((int)(m & 0x3f3f3f3f), (int)m_high, 0, 0));
 }
 
 CART_ALWAYS_INLINE void head_q2_k(const uint8_t *b, struct widen_state *st)
 {
     __m128i codes = load_bytes(b), nibble = _mm_set1_epi8(15);
-    __m128i scale = _mm_and_si128(codes, nibble), min = _mm_and_si128(_mm_srli_epi16(codes, 4), nibble);
+    __m128i scale = _mm_and_si128(codes, nibble),
+            min = _mm_and_si128(_mm_srli_epi16(codes, 4), nibble);
     __m128 d = load_f16(b + 80, 0), m = load_f16(b + 82, 0x8000);
 
     store_scales(st->scale, d, scale);
@@ -185,20 +194,22 @@ CART_ALWAYS_INLINE void head_iq4_xs(const uint8_t *b, struct widen_state *st)
                                     _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28));
     __m256i high = _mm256_srlv_epi32(_mm256_set1_epi32(load_u16(b + 2)),
                                      _mm256_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14));
-    __m256i code = _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi32(15)),
-                                   _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(3)), 4));
+    __m256i code =
+        _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi32(15)),
+                        _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(3)), 4));
 
     code = _mm256_sub_epi32(code, _mm256_set1_epi32(32));
-    _mm256_storeu_ps(st->scale, _mm256_mul_ps(_mm256_broadcastss_ps(load_f16(b, 0)), _mm256_cvtepi32_ps(code)));
+    _mm256_storeu_ps(
+        st->scale, _mm256_mul_ps(_mm256_broadcastss_ps(load_f16(b, 0)), _mm256_cvtepi32_ps(code)));
 }
 
 /* Eight blocks with one f16 each, step bytes apart. */
 CART_ALWAYS_INLINE void heads_scale(const uint8_t *b, size_t step, struct widen_state *st)
 {
-    __m128i d = _mm_setr_epi16((short)load_u16(b), (short)load_u16(b + step), (short)load_u16(b + 2 * step),
-                               (short)load_u16(b + 3 * step), (short)load_u16(b + 4 * step),
-                               (short)load_u16(b + 5 * step), (short)load_u16(b + 6 * step),
-                               (short)load_u16(b + 7 * step));
+    __m128i d = _mm_setr_epi16((short)load_u16(b), (short)load_u16(b + step),
+                               (short)load_u16(b + 2 * step), (short)load_u16(b + 3 * step),
+                               (short)load_u16(b + 4 * step), (short)load_u16(b + 5 * step),
+                               (short)load_u16(b + 6 * step), (short)load_u16(b + 7 * step));
 
     _mm256_storeu_ps(st->scale, _mm256_cvtph_ps(d));
 }
@@ -206,8 +217,8 @@ CART_ALWAYS_INLINE void heads_scale(const uint8_t *b, size_t step, struct widen_
 /* Eight blocks with two f16 each, scale and minimum. */
 CART_ALWAYS_INLINE void heads_scale_min(const uint8_t *b, size_t step, struct widen_state *st)
 {
-    __m128i low = _mm_setr_epi32((int)load_u32(b), (int)load_u32(b + step), (int)load_u32(b + 2 * step),
-                                 (int)load_u32(b + 3 * step));
+    __m128i low = _mm_setr_epi32((int)load_u32(b), (int)load_u32(b + step),
+                                 (int)load_u32(b + 2 * step), (int)load_u32(b + 3 * step));
     __m128i high = _mm_setr_epi32((int)load_u32(b + 4 * step), (int)load_u32(b + 5 * step),
                                   (int)load_u32(b + 6 * step), (int)load_u32(b + 7 * step));
     __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
@@ -221,10 +232,12 @@ CART_ALWAYS_INLINE void heads_scale_min(const uint8_t *b, size_t step, struct wi
 /* 2^(e - 128) of MXFP4, half the scale because its codes are doubled: subnormal for e < 2. */
 CART_ALWAYS_INLINE float mxfp4_scale(uint32_t e)
 {
-    return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128((int)(e < 2 ? 0x00200000u << e : (e - 1) << 23))));
+    return _mm_cvtss_f32(
+        _mm_castsi128_ps(_mm_cvtsi32_si128((int)(e < 2 ? 0x00200000u << e : (e - 1) << 23))));
 }
 
-/* Decodes the heads of the span at b. Q8_0 has so little to do otherwise that it reads each head where it stands. */
+/* Decodes the heads of the span at b. Q8_0 has so little to do otherwise that it reads each head
+ * where it stands. */
 CART_ALWAYS_INLINE void widen_heads(int dtype, const uint8_t *b, struct widen_state *st)
 {
     const size_t step = widen_bytes(dtype) / 8;
@@ -276,11 +289,14 @@ CART_ALWAYS_INLINE void widen_head_one(int dtype, const uint8_t *b, struct widen
         _mm_store_ss(st->min, load_f16(b + 2, 0));
 }
 
-/* --- codes ---------------------------------------------------------------------------------------------------- */
+/* --- codes
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 CART_ALWAYS_INLINE __m128i low_bits(__m128i v, size_t shift, int mask)
 {
-    return _mm_and_si128(_mm_srl_epi16(v, _mm_cvtsi32_si128((int)shift)), _mm_set1_epi8((char)mask));
+    return _mm_and_si128(_mm_srl_epi16(v, _mm_cvtsi32_si128((int)shift)),
+                         _mm_set1_epi8((char)mask));
 }
 
 CART_ALWAYS_INLINE __m128i nibbles(const uint8_t *p, size_t high)
@@ -319,8 +335,8 @@ CART_ALWAYS_INLINE __m128i byte_mask(const uint8_t *p, size_t n)
     return _mm_cmpeq_epi8(_mm_and_si128(load_bytes(p), select), select);
 }
 
-/* Two bits of each of sixteen bytes; in Q2_K, Q3_K and the upper bits of Q6_K a group of 64 values is two of the four
- * shifts of the same 32 bytes. */
+/* Two bits of each of sixteen bytes; in Q2_K, Q3_K and the upper bits of Q6_K a group of 64 values
+ * is two of the four shifts of the same 32 bytes. */
 CART_ALWAYS_INLINE __m128i two_bits(const uint8_t *q, size_t g, size_t s)
 {
     return low_bits(load_bytes(q + 32 * (g / 2) + 16 * (s % 2)), 4 * (g % 2) + 2 * (s / 2), 3);
@@ -337,7 +353,8 @@ CART_ALWAYS_INLINE __m128i codes_q5_k(const uint8_t *b, size_t g, size_t s)
 {
     __m128i high = byte_mask(b + 16 + 16 * (s % 2), 2 * g + s / 2);
 
-    return _mm_or_si128(nibbles(b + 48 + 32 * g + 16 * (s % 2), s / 2), _mm_and_si128(high, _mm_set1_epi8(16)));
+    return _mm_or_si128(nibbles(b + 48 + 32 * g + 16 * (s % 2), s / 2),
+                        _mm_and_si128(high, _mm_set1_epi8(16)));
 }
 
 CART_ALWAYS_INLINE __m128i codes_q6_k(const uint8_t *b, size_t g, size_t s)
@@ -359,9 +376,11 @@ CART_ALWAYS_INLINE __m128i widen_codes(int dtype, const uint8_t *b, size_t g, si
     case CART_Q4_1:
         return nibbles(b + 4, s);
     case CART_Q5_0: /* x - 16 where the fifth bit is missing */
-        return _mm_sub_epi8(nibbles(b + 6, s), _mm_andnot_si128(bit_mask(b + 2 + 2 * s), _mm_set1_epi8(16)));
+        return _mm_sub_epi8(nibbles(b + 6, s),
+                            _mm_andnot_si128(bit_mask(b + 2 + 2 * s), _mm_set1_epi8(16)));
     case CART_Q5_1:
-        return _mm_or_si128(nibbles(b + 8, s), _mm_and_si128(bit_mask(b + 4 + 2 * s), _mm_set1_epi8(16)));
+        return _mm_or_si128(nibbles(b + 8, s),
+                            _mm_and_si128(bit_mask(b + 4 + 2 * s), _mm_set1_epi8(16)));
     case CART_IQ4_NL:
         return _mm_shuffle_epi8(iq4_codes(), nibbles(b + 2, s));
     case CART_MXFP4:
@@ -383,7 +402,8 @@ CART_ALWAYS_INLINE __m128i widen_codes(int dtype, const uint8_t *b, size_t g, si
     }
 }
 
-/* Which entry of struct widen_state piece s of group g goes with: one for 32 values, or for sixteen. */
+/* Which entry of struct widen_state piece s of group g goes with: one for 32 values, or for
+ * sixteen. */
 CART_ALWAYS_INLINE size_t widen_state_index(int dtype, size_t g, size_t s)
 {
     if (!widen_is_k(dtype))
@@ -393,8 +413,9 @@ CART_ALWAYS_INLINE size_t widen_state_index(int dtype, size_t g, size_t s)
     return 4 * g + s;
 }
 
-/* Rows of W that come next lie behind these ones. They are fetched in the order of their addresses, which the
- * hardware follows, as fast as what is read now; into the first-level cache only if they leave room there. */
+/* Rows of W that come next lie behind these ones. They are fetched in the order of their addresses,
+ * which the hardware follows, as fast as what is read now; into the first-level cache only if they
+ * leave room there. */
 CART_ALWAYS_INLINE void widen_fetch(const uint8_t *p, size_t bytes, bool near)
 {
     if (near) {

@@ -2,12 +2,14 @@
  *
  *   bench_kernels [THREADS [DTYPE|all [SET [M,N,K|-M,N,K]]]]
  *
- * SET is generic, fma, avx2 or avx512, the best by default; M,N,K is one forward shape, -M,N,K one backward shape.
+ * SET is generic, fma, avx2 or avx512, the best by default; M,N,K is one forward shape, -M,N,K one
+ * backward shape.
  *
- * Prints the peak of f32 fused multiply-adds and the read bandwidth, measured again beside each group, then for each
- * type and shape: the best time of several repeats, the fraction of the peak, and for one row of x the fraction of
- * the read bandwidth. Every product is compared with the reference, on some of its values, before it is timed. With
- * one thread the time is CPU time, which other processes on the machine disturb less. */
+ * Prints the peak of f32 fused multiply-adds and the read bandwidth, measured again beside each
+ * group, then for each type and shape: the best time of several repeats, the fraction of the peak,
+ * and for one row of x the fraction of the read bandwidth. Every product is compared with the
+ * reference, on some of its values, before it is timed. With one thread the time is CPU time, which
+ * other processes on the machine disturb less. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "helper/weights.h"
@@ -35,7 +37,9 @@ static void die(const char *what)
     exit(1);
 }
 
-/* --- limits --------------------------------------------------------------------------------------------------- */
+/* --- limits
+ * ---------------------------------------------------------------------------------------------------
+ */
 
 enum { PEAK_STEPS = 200000, CHAINS = 12 };
 
@@ -138,7 +142,9 @@ static double read_bandwidth(void)
     return (double)read_bytes / best;
 }
 
-/* --- products ------------------------------------------------------------------------------------------------- */
+/* --- products
+ * -------------------------------------------------------------------------------------------------
+ */
 
 struct shape {
     size_t M, N, K;
@@ -180,7 +186,8 @@ static void check_backward(const float *dx, const float *dy, const struct cart_m
     free(want);
 }
 
-static double time_product(float *out, const float *in, const struct cart_matrix *w, size_t M, bool backward)
+static double time_product(float *out, const float *in, const struct cart_matrix *w, size_t M,
+                           bool backward)
 {
     double best = 1e9, until = cart_clock_now() + 0.25;
 
@@ -208,8 +215,9 @@ static void bench(int dtype, struct shape s, bool backward, double flops, double
     double t = backward ? time_product(x, y, &w, s.M, true) : time_product(y, x, &w, s.M, false);
     double rate = 2.0 * (double)(s.M * s.N * s.K) / t, read = (double)(w.row_bytes * s.N) / t;
 
-    printf("%-6s %s M=%-4zu N=%-6zu K=%-5zu %8.3f ms %7.1f GFLOP/s %5.2f of peak", cart_dtype_info(dtype)->name,
-           backward ? "bwd" : "fwd", s.M, s.N, s.K, t * 1e3, rate / 1e9, rate / flops);
+    printf("%-6s %s M=%-4zu N=%-6zu K=%-5zu %8.3f ms %7.1f GFLOP/s %5.2f of peak",
+           cart_dtype_info(dtype)->name, backward ? "bwd" : "fwd", s.M, s.N, s.K, t * 1e3,
+           rate / 1e9, rate / flops);
     if (s.M <= 4)
         printf("  %5.1f GB/s %5.2f of read  %5.2f Gweight/s", read / 1e9, read / bytes_s,
                (double)(s.N * s.K) / t / 1e9);
@@ -222,14 +230,15 @@ static void bench(int dtype, struct shape s, bool backward, double flops, double
 
 static void bench_dtype(int dtype, const char *only)
 {
-    static const struct shape forward[] = {{1, 1536, 768},  {1, 49152, 1024}, {2, 3072, 1024},  {3, 3072, 1024},
-                                           {4, 3072, 1024}, {8, 3072, 1024},  {16, 3072, 1024}, {64, 1536, 768},
-                                           {64, 3072, 1024}, {64, 1024, 3072}, {256, 1536, 768}, {256, 1024, 3072}};
+    static const struct shape forward[] = {{1, 1536, 768},   {1, 49152, 1024}, {2, 3072, 1024},
+                                           {3, 3072, 1024},  {4, 3072, 1024},  {8, 3072, 1024},
+                                           {16, 3072, 1024}, {64, 1536, 768},  {64, 3072, 1024},
+                                           {64, 1024, 3072}, {256, 1536, 768}, {256, 1024, 3072}};
     static const struct shape back[] = {{64, 1536, 768}, {64, 3072, 1024}, {256, 1024, 3072}};
     double flops = peak(), bytes_s = read_bandwidth();
 
-    printf("# %s: peak %.1f GFLOP/s, read %.1f GB/s, %zu threads\n", cart_dtype_info(dtype)->name, flops / 1e9,
-           bytes_s / 1e9, threads);
+    printf("# %s: peak %.1f GFLOP/s, read %.1f GB/s, %zu threads\n", cart_dtype_info(dtype)->name,
+           flops / 1e9, bytes_s / 1e9, threads);
     if (only) {
         struct shape s;
 
@@ -263,7 +272,8 @@ int main(int argc, char **argv)
     memset(read_area, 1, read_bytes);
     printf("# kernels: %s\n", set->name);
     for (size_t i = 0; i < TEST_DTYPES; i++)
-        if (argc < 3 || strcmp(argv[2], cart_dtype_info(test_dtypes[i])->name) == 0 || strcmp(argv[2], "all") == 0)
+        if (argc < 3 || strcmp(argv[2], cart_dtype_info(test_dtypes[i])->name) == 0 ||
+            strcmp(argv[2], "all") == 0)
             bench_dtype(test_dtypes[i], argc > 4 ? argv[4] : NULL);
     free(read_area);
     cart_pool_free(pool);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 const int test_dtypes[TEST_DTYPES] = {
-    CART_F32,  CART_F16,  CART_Q4_0, CART_Q4_1, CART_Q5_0, CART_Q5_1,   CART_Q8_0,   CART_Q2_K,
+    CART_F32,  CART_F16,  CART_Q4_0, CART_Q4_1, CART_Q5_0,   CART_Q5_1,   CART_Q8_0, CART_Q2_K,
     CART_Q3_K, CART_Q4_K, CART_Q5_K, CART_Q6_K, CART_IQ4_NL, CART_IQ4_XS, CART_BF16, CART_MXFP4,
 };
 
@@ -86,7 +86,8 @@ static void fill_block(int dtype, uint8_t *b, size_t bytes, uint64_t *state)
 struct cart_matrix test_weights(int dtype, size_t N, size_t K, size_t gap, uint64_t seed)
 {
     const struct cart_dtype_info *info = cart_dtype_info(dtype);
-    struct cart_matrix w = {.dtype = dtype, .N = N, .K = K, .row_bytes = K / info->block * info->bytes + gap};
+    struct cart_matrix w = {
+        .dtype = dtype, .N = N, .K = K, .row_bytes = K / info->block * info->bytes + gap};
     uint8_t *bytes = malloc(N * w.row_bytes + 1);
 
     if (!bytes) {
@@ -107,6 +108,7 @@ struct cart_matrix test_weights(int dtype, size_t N, size_t K, size_t gap, uint6
 void test_weights_release(struct cart_matrix *w)
 {
     free((uint8_t *)(uintptr_t)w->data - (w->row_bytes - w->K / cart_dtype_info(w->dtype)->block *
-                                                             cart_dtype_info(w->dtype)->bytes) % 2);
+                                                             cart_dtype_info(w->dtype)->bytes) %
+                                             2);
     w->data = NULL;
 }

@@ -1,5 +1,5 @@
-/* Storage types: conversions against exact neighbours, blocks against golden bits, and every variant of widening
- * against the plain definition. */
+/* Storage types: conversions against exact neighbours, blocks against golden bits, and every
+ * variant of widening against the plain definition. */
 #include "tensor/dtype.h"
 
 #include "base/json.h"
@@ -43,7 +43,8 @@ static void test_f16(void **state)
     for (uint32_t h = 0; h < 0x7c00; h++) {
         int e = (int)(h >> 10);
         float value = e ? ldexpf((float)(0x400 | (h & 0x3ff)), e - 25) : ldexpf((float)h, -24);
-        float next = h == 0x7bff ? 65536.0f : cart_f16_to_f32((uint16_t)(h + 1)), middle = (value + next) / 2;
+        float next = h == 0x7bff ? 65536.0f : cart_f16_to_f32((uint16_t)(h + 1)),
+              middle = (value + next) / 2;
 
         assert_true(bits_of(cart_f16_to_f32((uint16_t)h)) == bits_of(value));
         assert_true(bits_of(cart_f16_to_f32((uint16_t)(h | 0x8000))) == bits_of(-value));
@@ -115,7 +116,8 @@ static void check_golden(const json_t *line)
 
     assert_non_null(info);
     assert_int_equal(json_array_size(bits), info->block);
-    assert_int_equal(hex_bytes(block, json_string_value(json_object_get(line, "hex"))), info->bytes);
+    assert_int_equal(hex_bytes(block, json_string_value(json_object_get(line, "hex"))),
+                     info->bytes);
     cart_widen_ref(id, block, 0, info->block, out);
     expect_bits("ref", out, bits);
     for (size_t s = cart_tensor_kernels_usable(sets); s-- > 0;) {
@@ -150,8 +152,8 @@ static void test_golden(void **state)
     assert_int_equal(n, 39);
 }
 
-/* Any stretch of a row, any step, rows at odd addresses: the bits of the plain definition, and zeros that fill up the
- * last piece. */
+/* Any stretch of a row, any step, rows at odd addresses: the bits of the plain definition, and
+ * zeros that fill up the last piece. */
 static void test_variants(void **state)
 {
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
@@ -175,7 +177,8 @@ static void test_variants(void **state)
                     sets[s]->matmul->widen(w.dtype, row, k0, n, got, 64);
                     for (size_t i = 0; i < (n + 15) / 16 * 16; i++)
                         if (bits_of(got[i / 16 * 64 + i % 16]) != (i < n ? bits_of(want[i]) : 0))
-                            fail_msg("%s: %s: %zu values from %zu: value %zu", sets[s]->name, info->name, n, k0, i);
+                            fail_msg("%s: %s: %zu values from %zu: value %zu", sets[s]->name,
+                                     info->name, n, k0, i);
                 }
             }
         }

@@ -1,5 +1,6 @@
-/* Products with frozen weights: every variant gives the bits of the reference, for every type, any number of rows and
- * threads; the reference agrees with f64; the backward is the transpose of the forward. */
+/* Products with frozen weights: every variant gives the bits of the reference, for every type, any
+ * number of rows and threads; the reference agrees with f64; the backward is the transpose of the
+ * forward. */
 #include "tensor/matmul.h"
 
 #include "base/cpu.h"
@@ -32,8 +33,8 @@ static float *floats(size_t n, uint64_t seed)
     return x;
 }
 
-/* Ordinary numbers with zeros of both signs and products that underflow in between: they show whether zeros that
- * fill up K are treated alike everywhere. */
+/* Ordinary numbers with zeros of both signs and products that underflow in between: they show
+ * whether zeros that fill up K are treated alike everywhere. */
 static float *activations(size_t n, uint64_t seed)
 {
     float *x = floats(n, seed);
@@ -59,15 +60,15 @@ static void problem_release(struct problem *p)
     free(p->want);
 }
 
-static void expect_rows(const char *what, const char *who, const struct problem *p, const float *got, const float *want,
-                        size_t ld, size_t M, size_t N)
+static void expect_rows(const char *what, const char *who, const struct problem *p,
+                        const float *got, const float *want, size_t ld, size_t M, size_t N)
 {
     for (size_t m = 0; m < M; m++)
         for (size_t n = 0; n < N; n++)
             if (memcmp(&got[m * ld + n], &want[m * ld + n], sizeof *got))
-                fail_msg("%s: %s: %s N=%zu K=%zu M=%zu: [%zu, %zu]: expected %a, found %a", what, who,
-                         cart_dtype_info(p->w.dtype)->name, p->w.N, p->w.K, M, m, n, (double)want[m * ld + n],
-                         (double)got[m * ld + n]);
+                fail_msg("%s: %s: %s N=%zu K=%zu M=%zu: [%zu, %zu]: expected %a, found %a", what,
+                         who, cart_dtype_info(p->w.dtype)->name, p->w.N, p->w.K, M, m, n,
+                         (double)want[m * ld + n], (double)got[m * ld + n]);
     for (size_t m = 0; m < M; m++)
         for (size_t n = N; n < ld; n++)
             if (memcmp(&got[m * ld + n], &guard, sizeof guard))
@@ -81,7 +82,8 @@ static void guard_rows(float *x, size_t ld, size_t M, size_t N)
             x[m * ld + n] = guard;
 }
 
-static void check_forward(int dtype, size_t N, size_t K, size_t M_most, bool with_bias, bool add, size_t *cases)
+static void check_forward(int dtype, size_t N, size_t K, size_t M_most, bool with_bias, bool add,
+                          size_t *cases)
 {
     static const size_t Ms[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 64, 65};
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
@@ -95,16 +97,18 @@ static void check_forward(int dtype, size_t N, size_t K, size_t M_most, bool wit
     p.want = floats(M_MAX * p.ldy, 2);
     guard_rows(p.y0, p.ldy, M_MAX, N);
     y = floats(M_MAX * p.ldy, 4);
-    cart_matmul_forward_ref(p.want, p.ldy, p.x, p.ldx, M_most, &p.w, with_bias ? p.bias : NULL, add);
+    cart_matmul_forward_ref(p.want, p.ldy, p.x, p.ldx, M_most, &p.w, with_bias ? p.bias : NULL,
+                            add);
     for (size_t i = 0; i < CART_COUNTOF(Ms) && Ms[i] <= M_most; i++) {
         for (size_t s = 0; s < n_sets; s++) {
             struct cart_pool *pool = pools[(i + s + *cases) % POOLS];
 
             memcpy(y, p.y0, M_MAX * p.ldy * sizeof *y);
-            cart_matmul_forward_with(sets[s]->matmul, y, p.ldy, p.x, p.ldx, Ms[i], &p.w, with_bias ? p.bias : NULL,
-                                     add, pool);
+            cart_matmul_forward_with(sets[s]->matmul, y, p.ldy, p.x, p.ldx, Ms[i], &p.w,
+                                     with_bias ? p.bias : NULL, add, pool);
             expect_rows("forward", sets[s]->name, &p, y, p.want, p.ldy, Ms[i], N);
-            assert_memory_equal(y + Ms[i] * p.ldy, p.y0 + Ms[i] * p.ldy, (M_MAX - Ms[i]) * p.ldy * sizeof *y);
+            assert_memory_equal(y + Ms[i] * p.ldy, p.y0 + Ms[i] * p.ldy,
+                                (M_MAX - Ms[i]) * p.ldy * sizeof *y);
         }
     }
     ++*cases;
@@ -131,7 +135,8 @@ static void check_backward(int dtype, size_t N, size_t K, size_t M_most, size_t 
             memcpy(dx, p.x, M_MAX * p.ldx * sizeof *dx);
             cart_matmul_backward_with(sets[s]->matmul, dx, p.ldx, dy, p.ldy, Ms[i], &p.w, pool);
             expect_rows("backward", sets[s]->name, &p, dx, p.want, p.ldx, Ms[i], K);
-            assert_memory_equal(dx + Ms[i] * p.ldx, p.x + Ms[i] * p.ldx, (M_MAX - Ms[i]) * p.ldx * sizeof *dx);
+            assert_memory_equal(dx + Ms[i] * p.ldx, p.x + Ms[i] * p.ldx,
+                                (M_MAX - Ms[i]) * p.ldx * sizeof *dx);
         }
     }
     ++*cases;
@@ -151,7 +156,9 @@ static size_t shapes(int dtype, const size_t **Ks)
     size_t block = cart_dtype_info(dtype)->block;
 
     *Ks = block == 1 ? Ks_float : block == 32 ? Ks_block : Ks_super;
-    return block == 1 ? CART_COUNTOF(Ks_float) : block == 32 ? CART_COUNTOF(Ks_block) : CART_COUNTOF(Ks_super);
+    return block == 1    ? CART_COUNTOF(Ks_float)
+           : block == 32 ? CART_COUNTOF(Ks_block)
+                         : CART_COUNTOF(Ks_super);
 }
 
 static void test_forward(void **state)
@@ -164,12 +171,13 @@ static void test_forward(void **state)
         size_t n = shapes(test_dtypes[t], &Ks);
 
         for (size_t i = 0; i < n; i++)
-            check_forward(test_dtypes[t], Ns[(i + t) % CART_COUNTOF(Ns)], Ks[i], i % 3 == 2 ? 17 : 65, cases % 2,
-                          cases % 4 >= 2, &cases);
+            check_forward(test_dtypes[t], Ns[(i + t) % CART_COUNTOF(Ns)], Ks[i],
+                          i % 3 == 2 ? 17 : 65, cases % 2, cases % 4 >= 2, &cases);
     }
 }
 
-/* More rows of W than one unit takes, so that units, ranges and the last panel all differ in size. */
+/* More rows of W than one unit takes, so that units, ranges and the last panel all differ in size.
+ */
 static void test_forward_units(void **state)
 {
     size_t cases = 0;
@@ -201,7 +209,8 @@ static void test_backward(void **state)
         size_t n = shapes(test_dtypes[t], &Ks);
 
         for (size_t i = 0; i < n; i++)
-            check_backward(test_dtypes[t], Ns[(i + t) % CART_COUNTOF(Ns)], Ks[i], i % 3 == 2 ? 13 : 65, &cases);
+            check_backward(test_dtypes[t], Ns[(i + t) % CART_COUNTOF(Ns)], Ks[i],
+                           i % 3 == 2 ? 13 : 65, &cases);
     }
     check_backward(CART_Q8_0, 300, 160, 65, &cases);
     check_backward(CART_F32, 259, 70, 65, &cases);
@@ -244,8 +253,8 @@ static double nmse(const float *got, const double *want, size_t n)
 enum { EM = 9, EN = 33 };
 
 /* y (+ bias, + y0) and dx of one problem in f64, from widened weights. */
-static void exact(double *y, double *dx, const float *x, const float *y0, const float *dy, const float *bias,
-                  const struct cart_matrix *w)
+static void exact(double *y, double *dx, const float *x, const float *y0, const float *dy,
+                  const float *bias, const struct cart_matrix *w)
 {
     float *wide = malloc(w->K * sizeof *wide);
 
@@ -265,7 +274,8 @@ static void exact(double *y, double *dx, const float *x, const float *y0, const 
 static void check_exact(int dtype, size_t K)
 {
     struct cart_matrix w = test_weights(dtype, EN, K, 0, 11);
-    float *x = floats(EM * K, 1), *y = floats(EM * EN, 2), *y0 = floats(EM * EN, 2), *dy = floats(EM * EN, 3);
+    float *x = floats(EM * K, 1), *y = floats(EM * EN, 2), *y0 = floats(EM * EN, 2),
+          *dy = floats(EM * EN, 3);
     float *bias = floats(EN, 4), *dx = floats(EM * K, 5);
     double *want_y = calloc(EM * EN, sizeof *want_y), *want_dx = calloc(EM * K, sizeof *want_dx);
 
@@ -359,8 +369,9 @@ static int pools_close(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forward),  cmocka_unit_test(test_forward_units), cmocka_unit_test(test_forward_long),
-        cmocka_unit_test(test_backward), cmocka_unit_test(test_public),        cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_forward),      cmocka_unit_test(test_forward_units),
+        cmocka_unit_test(test_forward_long), cmocka_unit_test(test_backward),
+        cmocka_unit_test(test_public),       cmocka_unit_test(test_exact),
         cmocka_unit_test(test_select),
     };
 
