@@ -52,8 +52,8 @@ struct cart_stack_priv {
     size_t holders; /* guarded by the lock */
 };
 
-int cart_registry_new(struct cart_registry **out, const struct cart_model *m, bool allow_other_weights,
-                      struct cart_err *err)
+int cart_registry_new(struct cart_registry **out, const struct cart_model *m,
+                      bool allow_other_weights, struct cart_err *err)
 {
     struct cart_registry *r = calloc(1, sizeof *r);
     struct shared *shared = calloc(1, sizeof *shared);
@@ -118,7 +118,8 @@ void cart_registry_free(struct cart_registry *r)
 
 static bool is_name(const char *s, size_t n)
 {
-    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    static const char letters[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
 
     return n > 0 && n <= CART_CARTRIDGE_NAME_MAX && s[0] != '.' && strspn(s, letters) >= n;
 }
@@ -164,15 +165,17 @@ static int index_draft(struct item *i, size_t V, struct cart_err *err)
     return r;
 }
 
-static int item_open(struct item **out, const struct cart_registry *r, const char *name, const char *dir,
-                     const char *path, char *warning, size_t warning_cap, struct cart_err *err)
+static int item_open(struct item **out, const struct cart_registry *r, const char *name,
+                     const char *dir, const char *path, char *warning, size_t warning_cap,
+                     struct cart_err *err)
 {
     const struct cart_cartridge_options opt = {r->allow_other_weights};
     struct item *i = calloc(1, sizeof *i);
     struct stat st;
     int code = 0;
 
-    if (i == NULL || (i->name = strdup(name)) == NULL || (dir != NULL && (i->dir = strdup(dir)) == NULL))
+    if (i == NULL || (i->name = strdup(name)) == NULL ||
+        (dir != NULL && (i->dir = strdup(dir)) == NULL))
         code = cart_err_memory(err, "a cartridge", sizeof *i);
     /* The mark is taken first: a file that changes meanwhile is opened again next time. */
     if (code == 0 && stat(path, &st) < 0)
@@ -221,8 +224,8 @@ static int publish(struct cart_registry *r, struct item *item, struct cart_err *
     return code;
 }
 
-static int add(struct cart_registry *r, const char *name, const char *dir, const char *path, char *warning,
-               size_t warning_cap, struct cart_err *err)
+static int add(struct cart_registry *r, const char *name, const char *dir, const char *path,
+               char *warning, size_t warning_cap, struct cart_err *err)
 {
     struct item *item = NULL;
 
@@ -237,14 +240,15 @@ static int add(struct cart_registry *r, const char *name, const char *dir, const
     return code;
 }
 
-int cart_registry_add(struct cart_registry *r, const char *name, const char *path, char *warning, size_t warning_cap,
-                      struct cart_err *err)
+int cart_registry_add(struct cart_registry *r, const char *name, const char *path, char *warning,
+                      size_t warning_cap, struct cart_err *err)
 {
     char shown[64];
 
     if (!is_name(name, strlen(name)))
-        return cart_err_set(err, CART_EUSAGE, "cartridge name \"%s\": expected 1 to %zu of A-Z a-z 0-9 . _ -",
-                            cart_err_escape(shown, sizeof shown, name, strlen(name)), CART_CARTRIDGE_NAME_MAX);
+        return cart_err_set(
+            err, CART_EUSAGE, "cartridge name \"%s\": expected 1 to %zu of A-Z a-z 0-9 . _ -",
+            cart_err_escape(shown, sizeof shown, name, strlen(name)), CART_CARTRIDGE_NAME_MAX);
     return add(r, name, NULL, path, warning, warning_cap, err);
 }
 
@@ -340,7 +344,8 @@ static int names_read(struct names *names, const char *dir, struct cart_err *err
 
 enum standing { NEW, UNCHANGED, NAMED_BY_HAND };
 
-static enum standing standing(struct cart_registry *r, const char *name, const char *dir, const struct stat *st)
+static enum standing standing(struct cart_registry *r, const char *name, const char *dir,
+                              const struct stat *st)
 {
     enum standing s = NEW;
     size_t at;
@@ -351,17 +356,19 @@ static enum standing standing(struct cart_registry *r, const char *name, const c
         const struct file_mark *m = &i->mark;
         if (i->dir == NULL)
             s = NAMED_BY_HAND;
-        else if (strcmp(i->dir, dir) == 0 && m->dev == st->st_dev && m->ino == st->st_ino && m->size == st->st_size &&
-                 m->modified.tv_sec == st->st_mtim.tv_sec && m->modified.tv_nsec == st->st_mtim.tv_nsec &&
-                 m->changed.tv_sec == st->st_ctim.tv_sec && m->changed.tv_nsec == st->st_ctim.tv_nsec)
+        else if (strcmp(i->dir, dir) == 0 && m->dev == st->st_dev && m->ino == st->st_ino &&
+                 m->size == st->st_size && m->modified.tv_sec == st->st_mtim.tv_sec &&
+                 m->modified.tv_nsec == st->st_mtim.tv_nsec &&
+                 m->changed.tv_sec == st->st_ctim.tv_sec &&
+                 m->changed.tv_nsec == st->st_ctim.tv_nsec)
             s = UNCHANGED;
     }
     pthread_mutex_unlock(&r->shared->lock);
     return s;
 }
 
-static int load_file(struct cart_registry *r, const char *dir, const char *file, cart_registry_report_fn *report,
-                     void *ctx, struct cart_err *err)
+static int load_file(struct cart_registry *r, const char *dir, const char *file,
+                     cart_registry_report_fn *report, void *ctx, struct cart_err *err)
 {
     struct cart_buf path = CART_BUF_INIT;
     struct cart_err why = {0};
@@ -373,7 +380,8 @@ static int load_file(struct cart_registry *r, const char *dir, const char *file,
 
     memcpy(name, file, n);
     name[n] = '\0';
-    if (code == 0 && stat(path.data, &st) == 0 && S_ISREG(st.st_mode) && standing(r, name, dir, &st) == NEW) {
+    if (code == 0 && stat(path.data, &st) == 0 && S_ISREG(st.st_mode) &&
+        standing(r, name, dir, &st) == NEW) {
         int opened = add(r, name, dir, path.data, warning, sizeof warning, &why);
         if (report != NULL)
             report(ctx, name, warning, opened < 0 ? &why : NULL);
@@ -392,7 +400,8 @@ static void drop_missing(struct cart_registry *r, const char *dir, const struct 
         bool here = !more || r->items[i]->dir == NULL || strcmp(r->items[i]->dir, dir) != 0;
         for (size_t k = 0; !here && k < names->n; k++) {
             size_t n = stem(names->list[k]);
-            here = strncmp(r->items[i]->name, names->list[k], n) == 0 && r->items[i]->name[n] == '\0';
+            here =
+                strncmp(r->items[i]->name, names->list[k], n) == 0 && r->items[i]->name[n] == '\0';
         }
         if (more && !here)
             gone = remove_at(r, i);
@@ -404,8 +413,8 @@ static void drop_missing(struct cart_registry *r, const char *dir, const struct 
     }
 }
 
-int cart_registry_load(struct cart_registry *r, const char *dir, cart_registry_report_fn *report, void *ctx,
-                       struct cart_err *err)
+int cart_registry_load(struct cart_registry *r, const char *dir, cart_registry_report_fn *report,
+                       void *ctx, struct cart_err *err)
 {
     struct names names = {NULL, 0, 0};
     int code = names_read(&names, dir, err);
@@ -415,7 +424,8 @@ int cart_registry_load(struct cart_registry *r, const char *dir, cart_registry_r
     for (size_t i = 0; i < names.n && code == 0; i++) {
         /* Of two files for one name the first in order counts. */
         size_t n = stem(names.list[i]);
-        if (i == 0 || stem(names.list[i - 1]) != n || strncmp(names.list[i - 1], names.list[i], n) != 0)
+        if (i == 0 || stem(names.list[i - 1]) != n ||
+            strncmp(names.list[i - 1], names.list[i], n) != 0)
             code = load_file(r, dir, names.list[i], report, ctx, err);
     }
     names_release(&names);
@@ -472,14 +482,15 @@ static void stack_put(struct cart_stack *s, size_t i, struct item *item)
     s->n_parts += cart_cartridge_parts(&c, 1, s->priv->parts + s->n_parts);
 }
 
-int cart_stack_acquire(struct cart_stack **out, struct cart_registry *r, const char *const *names, size_t n,
-                       size_t *missing, struct cart_err *err)
+int cart_stack_acquire(struct cart_stack **out, struct cart_registry *r, const char *const *names,
+                       size_t n, size_t *missing, struct cart_err *err)
 {
     size_t bad = SIZE_MAX;
     char shown[64];
 
     if (n > CART_STACK_MAX)
-        return cart_err_set(err, CART_EUSAGE, "%zu cartridges: expected at most %zu", n, CART_STACK_MAX);
+        return cart_err_set(err, CART_EUSAGE, "%zu cartridges: expected at most %zu", n,
+                            CART_STACK_MAX);
     struct cart_stack *s = stack_new(n);
     if (s == NULL)
         return cart_err_memory(err, "a list of cartridges", 0);

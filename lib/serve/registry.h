@@ -1,7 +1,8 @@
-/* The cartridges that a server has, by name. Any thread may look up, list, add, drop and reload while requests run: a
- * request stands behind a cart_stack, the list of cartridges as they were when it was made, and a cartridge is closed
- * when the registry and the last stack have let go of it. Opening (and refusing) happens outside the lock, in the
- * thread that asks; a name is never seen before its rows can be used.
+/* The cartridges that a server has, by name. Any thread may look up, list, add, drop and reload
+ * while requests run: a request stands behind a cart_stack, the list of cartridges as they were
+ * when it was made, and a cartridge is closed when the registry and the last stack have let go of
+ * it. Opening (and refusing) happens outside the lock, in the thread that asks; a name is never
+ * seen before its rows can be used.
  *
  * Names are [A-Za-z0-9._-]+, not beginning with a dot, at most CART_CARTRIDGE_NAME_MAX bytes. */
 #ifndef CART_SERVE_REGISTRY_H
@@ -16,28 +17,31 @@ struct cart_draft;
 struct cart_registry;
 
 /* m is borrowed and outlives the registry. */
-int cart_registry_new(struct cart_registry **out, const struct cart_model *m, bool allow_other_weights,
-                      struct cart_err *err) CART_MUST_USE;
+int cart_registry_new(struct cart_registry **out, const struct cart_model *m,
+                      bool allow_other_weights, struct cart_err *err) CART_MUST_USE;
 void cart_registry_free(struct cart_registry *r); /* stacks in use stay valid */
 
-/* Opens path under name; a cartridge of that name is replaced in one step. warning as in cart_cartridge_open.
- * CART_EUSAGE: not a name; CART_EMATCH: another model; CART_EFORMAT: no cartridge. Whatever fails leaves the registry
- * as it was. */
-int cart_registry_add(struct cart_registry *r, const char *name, const char *path, char *warning, size_t warning_cap,
-                      struct cart_err *err) CART_MUST_USE;
+/* Opens path under name; a cartridge of that name is replaced in one step. warning as in
+ * cart_cartridge_open. CART_EUSAGE: not a name; CART_EMATCH: another model; CART_EFORMAT: no
+ * cartridge. Whatever fails leaves the registry as it was. */
+int cart_registry_add(struct cart_registry *r, const char *name, const char *path, char *warning,
+                      size_t warning_cap, struct cart_err *err) CART_MUST_USE;
 /* CART_EUSAGE: no such name. */
-int cart_registry_drop(struct cart_registry *r, const char *name, struct cart_err *err) CART_MUST_USE;
-
-/* What became of one file of a directory: err is NULL where it was loaded (warning may be ""), else the reason why not.
- * Called in the order of names, without a lock held. */
-typedef void cart_registry_report_fn(void *ctx, const char *name, const char *warning, const struct cart_err *err);
-
-/* Makes the cartridges that came from this directory those that are in it now: NAME.cartridge.safetensors or
- * NAME.safetensors, regular files (a symbolic link counts as what it leads to). Files that did not change (device,
- * inode, size, times) are kept as they are, names that came by cart_registry_add win over files, and a file that is
- * refused leaves the cartridge that had its name in place. Not recursive. CART_ESYS: the directory cannot be read. */
-int cart_registry_load(struct cart_registry *r, const char *dir, cart_registry_report_fn *report, void *ctx,
+int cart_registry_drop(struct cart_registry *r, const char *name,
                        struct cart_err *err) CART_MUST_USE;
+
+/* What became of one file of a directory: err is NULL where it was loaded (warning may be ""), else
+ * the reason why not. Called in the order of names, without a lock held. */
+typedef void cart_registry_report_fn(void *ctx, const char *name, const char *warning,
+                                     const struct cart_err *err);
+
+/* Makes the cartridges that came from this directory those that are in it now:
+ * NAME.cartridge.safetensors or NAME.safetensors, regular files (a symbolic link counts as what it
+ * leads to). Files that did not change (device, inode, size, times) are kept as they are, names
+ * that came by cart_registry_add win over files, and a file that is refused leaves the cartridge
+ * that had its name in place. Not recursive. CART_ESYS: the directory cannot be read. */
+int cart_registry_load(struct cart_registry *r, const char *dir, cart_registry_report_fn *report,
+                       void *ctx, struct cart_err *err) CART_MUST_USE;
 
 /* Cartridges in use, in order: what a request stands behind. Immutable; shared by counting. */
 struct cart_stack_entry {
@@ -54,12 +58,13 @@ struct cart_stack {
     struct cart_stack_priv *priv;
 };
 
-/* The named cartridges in this order; n may be 0 (the bare model). CART_EUSAGE: a name that is not there (*missing, may
- * be NULL, is then its index in names), or more than CART_STACK_MAX. */
-int cart_stack_acquire(struct cart_stack **out, struct cart_registry *r, const char *const *names, size_t n,
-                       size_t *missing, struct cart_err *err) CART_MUST_USE;
+/* The named cartridges in this order; n may be 0 (the bare model). CART_EUSAGE: a name that is not
+ * there (*missing, may be NULL, is then its index in names), or more than CART_STACK_MAX. */
+int cart_stack_acquire(struct cart_stack **out, struct cart_registry *r, const char *const *names,
+                       size_t n, size_t *missing, struct cart_err *err) CART_MUST_USE;
 /* Every cartridge of the registry, by name: for listings. */
-int cart_stack_acquire_all(struct cart_stack **out, struct cart_registry *r, struct cart_err *err) CART_MUST_USE;
+int cart_stack_acquire_all(struct cart_stack **out, struct cart_registry *r,
+                           struct cart_err *err) CART_MUST_USE;
 void cart_stack_hold(struct cart_stack *s);    /* one more holder */
 void cart_stack_release(struct cart_stack *s); /* NULL is fine */
 

@@ -1,12 +1,14 @@
-/* The engine behind the server. One thread of its own runs the model; requests are plain structs that any thread
- * submits and cancels; what happens to them comes back as events. New requests join between steps, prompts go in pieces
- * so that answers under way keep flowing, and keys and values live in pages that conversations share (engine/pages.h).
+/* The engine behind the server. One thread of its own runs the model; requests are plain structs
+ * that any thread submits and cancels; what happens to them comes back as events. New requests join
+ * between steps, prompts go in pieces so that answers under way keep flowing, and keys and values
+ * live in pages that conversations share (engine/pages.h).
  *
- * An answer is a function of its request alone: cartridges, prompt, sampling, seed, choice. What was cached, what ran
- * beside it, what was drafted, cancelled or evicted changes no byte of it.
+ * An answer is a function of its request alone: cartridges, prompt, sampling, seed, choice. What
+ * was cached, what ran beside it, what was drafted, cancelled or evicted changes no byte of it.
  *
- * Life of a request: cart_scheduler_submit either refuses it (nothing more happens) or gives it an id, and then exactly
- * one CART_EVENT_END comes, whatever happens, after which its ctx is never used again. */
+ * Life of a request: cart_scheduler_submit either refuses it (nothing more happens) or gives it an
+ * id, and then exactly one CART_EVENT_END comes, whatever happens, after which its ctx is never
+ * used again. */
 #ifndef CART_SERVE_SCHEDULER_H
 #define CART_SERVE_SCHEDULER_H
 
@@ -23,22 +25,25 @@ struct cart_scheduler;
 #define CART_SERVE_CHOICES_MAX ((size_t)128)
 
 struct cart_scheduler_options {
-    size_t slots;     /* streams at work together, at least 1 */
-    size_t queue;     /* requests that may wait for a slot; beyond: CART_REFUSED_QUEUE */
-    size_t context;   /* rows a stream may have, cartridge rows included; 0: the model's context (which also caps it) */
-    size_t kv_rows;   /* rows that pages can hold in all; 0: slots * context; raised to one context */
-    size_t piece;     /* prompt tokens that one step takes at most, 0: 256 */
-    size_t draft_max; /* tokens that speculation proposes at most per stream and step; 0: no speculation */
+    size_t slots;   /* streams at work together, at least 1 */
+    size_t queue;   /* requests that may wait for a slot; beyond: CART_REFUSED_QUEUE */
+    size_t context; /* rows a stream may have, cartridge rows included; 0: the model's context
+                       (which also caps it) */
+    size_t kv_rows; /* rows that pages can hold in all; 0: slots * context; raised to one context */
+    size_t piece;   /* prompt tokens that one step takes at most, 0: 256 */
+    size_t draft_max; /* tokens that speculation proposes at most per stream and step; 0: no
+                         speculation */
 };
-#define CART_SCHEDULER_OPTIONS \
-    {                          \
-        8, 64, 0, 0, 0, 8      \
+#define CART_SCHEDULER_OPTIONS                                                                     \
+    {                                                                                              \
+        8, 64, 0, 0, 0, 8                                                                          \
     }
 
-/* Starts the thread. m, pool (used by the scheduler's thread alone from now on) and chat (whose stop tokens end
- * answers; may be NULL: the tokenizer's) are borrowed until cart_scheduler_free. */
-int cart_scheduler_new(struct cart_scheduler **out, const struct cart_model *m, struct cart_pool *pool,
-                       const struct cart_chat *chat, const struct cart_scheduler_options *opt,
+/* Starts the thread. m, pool (used by the scheduler's thread alone from now on) and chat (whose
+ * stop tokens end answers; may be NULL: the tokenizer's) are borrowed until cart_scheduler_free. */
+int cart_scheduler_new(struct cart_scheduler **out, const struct cart_model *m,
+                       struct cart_pool *pool, const struct cart_chat *chat,
+                       const struct cart_scheduler_options *opt,
                        struct cart_err *err) CART_MUST_USE;
 /* Memory that the scheduler will take beside the model, in bytes. */
 size_t cart_scheduler_bytes(const struct cart_model *m, const struct cart_scheduler_options *opt);
@@ -50,8 +55,8 @@ bool cart_scheduler_idle(struct cart_scheduler *s, double seconds);
 /* Cancels what is left (each gets its CART_EVENT_END), ends the thread. */
 void cart_scheduler_free(struct cart_scheduler *s);
 
-/* The vocabulary's trie that constraints are compiled against (engine/constraint.h); shared by all threads, valid until
- * cart_scheduler_free. */
+/* The vocabulary's trie that constraints are compiled against (engine/constraint.h); shared by all
+ * threads, valid until cart_scheduler_free. */
 const struct cart_lexicon *cart_scheduler_lexicon(const struct cart_scheduler *s);
 size_t cart_scheduler_context(const struct cart_scheduler *s); /* rows a stream may have */
 
@@ -59,10 +64,12 @@ size_t cart_scheduler_context(const struct cart_scheduler *s); /* rows a stream 
 
 enum cart_event_type {
     CART_EVENT_START,  /* the prompt is about to be computed: cached is known. Once a request. */
-    CART_EVENT_PROMPT, /* one prompt token and its logprob (prompt_logprobs); choice 0 only, in order, before any token
+    CART_EVENT_PROMPT, /* one prompt token and its logprob (prompt_logprobs); choice 0 only, in
+                        * order, before any token
                         */
     CART_EVENT_TOKEN,  /* one token of a choice */
-    CART_EVENT_FINISH, /* a choice has ended: finish says why. The token that stopped it was no CART_EVENT_TOKEN. */
+    CART_EVENT_FINISH, /* a choice has ended: finish says why. The token that stopped it was no
+                          CART_EVENT_TOKEN. */
     CART_EVENT_EMBEDDING,
     CART_EVENT_END, /* the request has ended; last event. usage is final */
 };
@@ -72,14 +79,16 @@ enum cart_serve_finish {
     CART_SERVE_LENGTH,     /* max_tokens or the end of the context */
     CART_SERVE_CALLER,     /* the event function said so (a stop string, say) */
     CART_SERVE_CANCELLED,  /* cart_scheduler_cancel, or the scheduler ends */
-    CART_SERVE_NOT_FINITE, /* the model gave a NaN or an infinity: this choice is broken, others are not */
+    CART_SERVE_NOT_FINITE, /* the model gave a NaN or an infinity: this choice is broken, others are
+                              not */
     CART_SERVE_DEAD_END,   /* the constraint allows no token of this vocabulary */
     CART_SERVE_FAILED,     /* anything else, memory above all: err says what */
 };
 
 struct cart_logprob {
     uint32_t id;
-    float logprob; /* of the model itself: before temperature, penalties, bias and constraint. Natural logarithm, finite
+    float logprob; /* of the model itself: before temperature, penalties, bias and constraint.
+                    * Natural logarithm, finite
                     */
 };
 
@@ -87,8 +96,8 @@ struct cart_usage {
     size_t prompt_tokens;
     size_t cached_tokens; /* of the prompt, whose rows were there already; < prompt_tokens */
     size_t cartridge_rows;
-    size_t completion_tokens;       /* sampled, over all choices; tokens that stopped one included */
-    size_t drafted, accepted;       /* speculation: tokens proposed, and right */
+    size_t completion_tokens; /* sampled, over all choices; tokens that stopped one included */
+    size_t drafted, accepted; /* speculation: tokens proposed, and right */
     double queued, prefill, decode; /* seconds; 0 for what did not happen */
 };
 
@@ -97,10 +106,11 @@ struct cart_event {
     enum cart_event_type type;
     uint64_t request;
     size_t choice;
-    uint32_t id;            /* PROMPT, TOKEN */
-    struct cart_text bytes; /* PROMPT, TOKEN: of that token; control tokens spell themselves: see control */
-    bool control;           /* PROMPT, TOKEN: a control token, no part of a plain text */
-    bool has_logprob;       /* PROMPT (not the first token behind nothing), TOKEN where asked for */
+    uint32_t id; /* PROMPT, TOKEN */
+    struct cart_text
+        bytes;    /* PROMPT, TOKEN: of that token; control tokens spell themselves: see control */
+    bool control; /* PROMPT, TOKEN: a control token, no part of a plain text */
+    bool has_logprob; /* PROMPT (not the first token behind nothing), TOKEN where asked for */
     float logprob;
     const struct cart_logprob *top; /* [n_top] falling, ties to the lower id */
     size_t n_top;
@@ -111,9 +121,9 @@ struct cart_event {
     const struct cart_err *err;     /* FINISH with CART_SERVE_FAILED; else NULL */
 };
 
-/* Called in the scheduler's thread, so it must be quick and may never block; it may call cart_scheduler_cancel and
- * nothing else of this header. Returning false after a TOKEN ends that choice (CART_SERVE_CALLER). Otherwise the value
- * is not looked at. */
+/* Called in the scheduler's thread, so it must be quick and may never block; it may call
+ * cart_scheduler_cancel and nothing else of this header. Returning false after a TOKEN ends that
+ * choice (CART_SERVE_CALLER). Otherwise the value is not looked at. */
 typedef bool cart_event_fn(void *ctx, const struct cart_event *e);
 
 /* ---- requests ---- */
@@ -125,12 +135,13 @@ enum cart_serve_kind {
 
 struct cart_serve_request {
     enum cart_serve_kind kind;
-    struct cart_stack *stack; /* NULL: the bare model. Held by the scheduler while it needs it; the caller's own hold
-                                 stays the caller's */
+    struct cart_stack *stack; /* NULL: the bare model. Held by the scheduler while it needs it; the
+                                 caller's own hold stays the caller's */
     const uint32_t *prompt;   /* [n_prompt] > 0; copied */
     size_t n_prompt;
-    size_t n;          /* choices, 1..CART_SERVE_CHOICES_MAX; choice i samples with counter i of seed */
-    size_t max_tokens; /* of each choice; 0: score the prompt only; SIZE_MAX: as many as the context has room for */
+    size_t n; /* choices, 1..CART_SERVE_CHOICES_MAX; choice i samples with counter i of seed */
+    size_t max_tokens; /* of each choice; 0: score the prompt only; SIZE_MAX: as many as the context
+                          has room for */
     double temperature, top_p, min_p; /* as struct cart_sampling */
     size_t top_k;
     uint64_t seed;
@@ -139,9 +150,10 @@ struct cart_serve_request {
     size_t top_logprobs;  /* 0..CART_SERVE_TOP_MAX */
     const uint32_t *stop; /* [n_stop] further ids that end a choice; copied */
     size_t n_stop;
-    bool ignore_stop;                   /* the model's own stop tokens are tokens like others */
-    struct cart_constraint *constraint; /* or NULL. Compiled for this request alone (a constraint is not shared between
-                                           threads); becomes the scheduler's when the request is accepted */
+    bool ignore_stop; /* the model's own stop tokens are tokens like others */
+    struct cart_constraint
+        *constraint; /* or NULL. Compiled for this request alone (a constraint is not shared between
+                        threads); becomes the scheduler's when the request is accepted */
     cart_event_fn *on_event;
     void *ctx;
 };
@@ -154,18 +166,19 @@ struct cart_serve_request {
 enum cart_refusal {
     CART_REFUSED_NOT,
     CART_REFUSED_INVALID, /* a number out of its range, an id beyond the vocabulary; err names it */
-    CART_REFUSED_CONTEXT, /* rows, prompt and (where given) max_tokens exceed the context; err has the numbers */
+    CART_REFUSED_CONTEXT, /* rows and prompt leave no room in the context; err has the numbers */
     CART_REFUSED_QUEUE,   /* try later */
     CART_REFUSED_DRAINING,
     CART_REFUSED_MEMORY,
 };
 
-/* 0 and an id > 0, or < 0 and the reason. Rows of the stack + n_prompt + 1 must fit the context; a max_tokens that does
- * not is cut to what does, and such a choice ends with CART_SERVE_LENGTH. */
-int cart_scheduler_submit(struct cart_scheduler *s, const struct cart_serve_request *req, uint64_t *id,
-                          enum cart_refusal *why, struct cart_err *err) CART_MUST_USE;
+/* 0 and an id > 0, or < 0 and the reason. Rows of the stack + n_prompt + 1 must fit the context; a
+ * max_tokens that does not is cut to what does, and such a choice ends with CART_SERVE_LENGTH. */
+int cart_scheduler_submit(struct cart_scheduler *s, const struct cart_serve_request *req,
+                          uint64_t *id, enum cart_refusal *why, struct cart_err *err) CART_MUST_USE;
 
-/* From any thread, at any time, also for a request that has ended or never was: takes effect before the next step. */
+/* From any thread, at any time, also for a request that has ended or never was: takes effect before
+ * the next step. */
 void cart_scheduler_cancel(struct cart_scheduler *s, uint64_t id);
 
 /* ---- counters ---- */
@@ -183,8 +196,8 @@ struct cart_scheduler_counts {
 };
 void cart_scheduler_counts(struct cart_scheduler *s, struct cart_scheduler_counts *out);
 
-/* The words that an embedding's text ends with, as the fleet's index does it: the recipe's topic suffix. Plain text,
- * tokenised together with the text before it. */
+/* The words that an embedding's text ends with, as the fleet's index does it: the recipe's topic
+ * suffix. Plain text, tokenised together with the text before it. */
 const char *cart_serve_topic_suffix(void);
 
 #endif

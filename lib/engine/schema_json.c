@@ -1,0 +1,329 @@
+/* JSON as a grammar: strings of valid UTF-8, numbers, values. */
+#include "engine/schema_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define INDENT 40 /* spaces after a line break */
+
+static uint32_t call(struct cart_constraint *c, uint32_t rule, uint32_t next)
+{
+    return cart_grammar_call(c, rule, next);
+}
+
+static uint32_t text(struct cart_constraint *c, const char *s, uint32_t next)
+{
+    return cart_grammar_text(c, s, strlen(s), next);
+}
+
+static void make_space(struct cart_constraint *c, uint32_t rule)
+{
+    uint32_t end = CART_GRAMMAR_RETURN;
+    uint32_t indent = end;
+
+    for (int i = 0; i < INDENT; i++)
+        indent = cart_grammar_either(c, text(c, " ", indent), end);
+    uint32_t some = cart_grammar_either(c, text(c, " ", end), text(c, "\n", indent));
+    cart_grammar_define(c, rule, cart_grammar_either(c, some, end));
+}
+
+static uint32_t hex(struct cart_constraint *c, int n, uint32_t next)
+{
+    for (int i = 0; i < n; i++)
+        next = cart_grammar_bytes(c, "09afAF", next);
+    return next;
+}
+
+/* Four digits after \u: any character below the surrogates or above them, or a pair of surrogates.
+ */
+static uint32_t unicode_escape(struct cart_constraint *c, uint32_t end)
+{
+    uint32_t low = text(
+        c, "\\u", cart_grammar_bytes(c, "ddDD", cart_grammar_bytes(c, "cfCF", hex(c, 2, end))));
+    uint32_t high = cart_grammar_bytes(c, "89abAB", hex(c, 2, low));
+    uint32_t d = cart_grammar_bytes(
+        c, "ddDD", cart_grammar_either(c, cart_grammar_bytes(c, "07", hex(c, 2, end)), high));
+
+    return cart_grammar_either(c, cart_grammar_bytes(c, "09acACefEF", hex(c, 3, end)), d);
+}
+
+static uint32_t continuation(struct cart_constraint *c, int n, uint32_t next)
+{
+    for (int i = 0; i < n; i++)
+        next = cart_grammar_range(c, 0x80, 0xbf, next);
+    return next;
+}
+
+/* The rest of UTF-8: no surrogates, nothing too long, nothing beyond U+10FFFF. */
+static uint32_t multibyte(struct cart_constraint *c, uint32_t end)
+{
+    static const struct {
+        unsigned char lo, hi, lo2, hi2;
+        int more;
+    } forms[] = {
+        {0xe0, 0xe0, 0xa0, 0xbf, 1}, {0xe1, 0xec, 0x80, 0xbf, 1}, {0xed, 0xed, 0x80, 0x9f, 1},
+        {0xee, 0xef, 0x80, 0xbf, 1}, {0xf0, 0xf0, 0x90, 0xbf, 2}, {0xf1, 0xf3, 0x80, 0xbf, 2},
+        {0xf4, 0xf4, 0x80, 0x8f, 2},
+    };
+    uint32_t any = cart_grammar_range(c, 0xc2, 0xdf, continuation(c, 1, end));
+
+    for (size_t i = 0; i < CART_COUNTOF(forms); i++) {
+        uint32_t second =
+            cart_grammar_range(c, forms[i].lo2, forms[i].hi2, continuation(c, forms[i].more, end));
+        any = cart_grammar_either(c, any, cart_grammar_range(c, forms[i].lo, forms[i].hi, second));
+    }
+    return any;
+}
+
+static void make_character(struct cart_constraint *c, uint32_t rule)
+{
+    uint32_t end = CART_GRAMMAR_RETURN;
+    uint32_t plain = cart_grammar_bytes(c, " !#[]\x7f", end);
+    uint32_t shorthand = cart_grammar_bytes(c, "\"\"\\\\//bbffnnrrtt", end);
+    uint32_t escaped =
+        text(c, "\\", cart_grammar_either(c, shorthand, text(c, "u", unicode_escape(c, end))));
+
+    cart_grammar_define(
+        c, rule, cart_grammar_either(c, plain, cart_grammar_either(c, escaped, multibyte(c, end))));
+}
+
+uint32_t cart_json_string_sized(struct cart_constraint *c, const struct cart_json_rules *r,
+                                size_t least, size_t most, uint32_t next)
+{
+    uint32_t close = text(c, "\"", next);
+    uint32_t at = close;
+
+    if (most == SIZE_MAX) {
+        uint32_t loop = cart_grammar_loop(c);
+        cart_grammar_close(c, loop, call(c, r->character, loop), close);
+        at = loop;
+    }
+    for (size_t i = least; most != SIZE_MAX && i < most && !cart_grammar_failed(c); i++)
+        at = cart_grammar_either(c, call(c, r->character, at), close);
+    for (size_t i = 0; i < least && !cart_grammar_failed(c); i++)
+        at = call(c, r->character, at);
+    return text(c, "\"", at);
+}
+
+/* Up to n more digits. */
+static uint32_t digits(struct cart_constraint *c, int n, uint32_t next)
+{
+    uint32_t at = next;
+
+    for (int i = 0; i < n; i++)
+        at = cart_grammar_either(c, cart_grammar_bytes(c, "09", at), next);
+    return at;
+}
+
+static void make_numbers(struct cart_constraint *c, const struct cart_json_rules *r)
+{
+    uint32_t end = CART_GRAMMAR_RETURN;
+    int most = CART_SCHEMA_DIGITS - 1;
+    uint32_t whole = cart_grammar_either(c, text(c, "0", end),
+                                         cart_grammar_bytes(c, "19", digits(c, most, end)));
+
+    /* No minus before a bare 0. */
+    uint32_t below = text(c, "-", cart_grammar_bytes(c, "19", digits(c, most, end)));
+    cart_grammar_define(c, r->integer, cart_grammar_either(c, whole, below));
+    uint32_t power = cart_grammar_bytes(c, "09", digits(c, 1, end));
+    uint32_t sign = cart_grammar_either(c, cart_grammar_bytes(c, "++--", power), power);
+    uint32_t exponent = cart_grammar_either(c, cart_grammar_bytes(c, "eeEE", sign), end);
+    uint32_t point = text(c, ".", cart_grammar_bytes(c, "09", digits(c, most, exponent)));
+    uint32_t rest = cart_grammar_either(c, point, exponent);
+    uint32_t head = cart_grammar_either(c, text(c, "0", rest),
+                                        cart_grammar_bytes(c, "19", digits(c, most, rest)));
+    cart_grammar_define(c, r->number, cart_grammar_either(c, head, text(c, "-", head)));
+}
+
+uint32_t cart_json_comma(struct cart_constraint *c, const struct cart_json_rules *r, uint32_t next)
+{
+    return call(c, r->space, text(c, ",", call(c, r->space, next)));
+}
+
+uint32_t cart_json_colon(struct cart_constraint *c, const struct cart_json_rules *r, uint32_t next)
+{
+    return call(c, r->space, text(c, ":", call(c, r->space, next)));
+}
+
+uint32_t cart_json_sequence(struct cart_constraint *c, const struct cart_json_rules *r,
+                            uint32_t element, size_t least, size_t most, uint32_t next)
+{
+    uint32_t at = next;
+
+    if (most == 0)
+        return next;
+    if (most == SIZE_MAX) {
+        uint32_t loop = cart_grammar_loop(c);
+        cart_grammar_close(c, loop, cart_json_comma(c, r, call(c, element, loop)), next);
+        at = loop;
+    }
+    size_t floor = least > 1 ? least : 1;
+    for (size_t i = floor; most != SIZE_MAX && i < most && !cart_grammar_failed(c); i++)
+        at = cart_grammar_either(c, cart_json_comma(c, r, call(c, element, at)), next);
+    for (size_t i = 1; i < floor && !cart_grammar_failed(c); i++)
+        at = cart_json_comma(c, r, call(c, element, at));
+    at = call(c, element, at);
+    return least > 0 ? at : cart_grammar_either(c, at, next);
+}
+
+static void make_values(struct cart_constraint *c, const struct cart_json_rules *r)
+{
+    uint32_t end = CART_GRAMMAR_RETURN;
+    uint32_t member = cart_grammar_rule(c);
+
+    cart_grammar_define(c, r->string, cart_json_string_sized(c, r, 0, SIZE_MAX, end));
+    cart_grammar_define(c, member,
+                        call(c, r->string, cart_json_colon(c, r, call(c, r->value, end))));
+    uint32_t close = call(c, r->space, text(c, "}", end));
+    cart_grammar_define(
+        c, r->object,
+        text(c, "{", call(c, r->space, cart_json_sequence(c, r, member, 0, SIZE_MAX, close))));
+    close = call(c, r->space, text(c, "]", end));
+    cart_grammar_define(
+        c, r->array,
+        text(c, "[", call(c, r->space, cart_json_sequence(c, r, r->value, 0, SIZE_MAX, close))));
+    uint32_t word =
+        cart_grammar_either(c, text(c, "true", end),
+                            cart_grammar_either(c, text(c, "false", end), text(c, "null", end)));
+    uint32_t nested = cart_grammar_either(c, call(c, r->object, end), call(c, r->array, end));
+    uint32_t scalar = cart_grammar_either(c, call(c, r->string, end), call(c, r->number, end));
+    cart_grammar_define(c, r->value,
+                        cart_grammar_either(c, word, cart_grammar_either(c, nested, scalar)));
+}
+
+void cart_json_rules_make(struct cart_json_rules *r, struct cart_constraint *c)
+{
+    *r = (struct cart_json_rules){
+        .space = cart_grammar_rule(c),
+        .character = cart_grammar_rule(c),
+        .string = cart_grammar_rule(c),
+        .number = cart_grammar_rule(c),
+        .integer = cart_grammar_rule(c),
+        .object = cart_grammar_rule(c),
+        .array = cart_grammar_rule(c),
+        .value = cart_grammar_rule(c),
+    };
+    make_space(c, r->space);
+    make_character(c, r->character);
+    make_numbers(c, r);
+    make_values(c, r);
+}
+
+/* ---- ranges of integers ---- */
+
+/* Numbers of n digits between lo and hi, both of n digits; with_lo, with_hi: whether the digits so
+ * far are theirs. */
+static uint32_t between(struct cart_constraint *c, const char *lo, const char *hi, size_t n,
+                        bool with_lo, bool with_hi, uint32_t next)
+{
+    if (n == 0)
+        return next;
+    if (!with_lo && !with_hi) {
+        for (size_t i = 0; i < n; i++)
+            next = cart_grammar_bytes(c, "09", next);
+        return next;
+    }
+    unsigned char a = (unsigned char)(with_lo ? lo[0] : '0');
+    unsigned char b = (unsigned char)(with_hi ? hi[0] : '9');
+    if (a == b)
+        return cart_grammar_range(c, a, a,
+                                  between(c, lo + 1, hi + 1, n - 1, with_lo, with_hi, next));
+    uint32_t low =
+        cart_grammar_range(c, a, a, between(c, lo + 1, hi + 1, n - 1, with_lo, false, next));
+    uint32_t high =
+        cart_grammar_range(c, b, b, between(c, lo + 1, hi + 1, n - 1, false, with_hi, next));
+    uint32_t both = cart_grammar_either(c, low, high);
+    if (b - a < 2)
+        return both;
+    uint32_t mid = cart_grammar_range(c, (unsigned char)(a + 1), (unsigned char)(b - 1),
+                                      between(c, lo + 1, hi + 1, n - 1, false, false, next));
+    return cart_grammar_either(c, both, mid);
+}
+
+/* Whole numbers lo..hi without a sign, length by length. */
+static uint32_t naturals(struct cart_constraint *c, uint64_t lo, uint64_t hi, uint32_t next)
+{
+    uint32_t any = 0;
+    bool first = true;
+
+    for (uint64_t begin = 0, end = 9; begin <= hi; begin = end + 1, end = end * 10 + 9) {
+        uint64_t a = lo > begin ? lo : begin;
+        uint64_t b = hi < end ? hi : end;
+        char x[24];
+        char y[24];
+        if (a > b)
+            continue;
+        int n = snprintf(x, sizeof x, "%llu", (unsigned long long)a);
+        snprintf(y, sizeof y, "%llu", (unsigned long long)b);
+        uint32_t some = between(c, x, y, (size_t)n, true, true, next);
+        any = first ? some : cart_grammar_either(c, any, some);
+        first = false;
+    }
+    return any;
+}
+
+uint32_t cart_json_integers(struct cart_constraint *c, int64_t lo, int64_t hi, uint32_t next)
+{
+    uint32_t above = 0;
+    uint32_t below = 0;
+
+    if (hi >= 0)
+        above = naturals(c, lo > 0 ? (uint64_t)lo : 0, (uint64_t)hi, next);
+    if (lo < 0)
+        below = text(c, "-", naturals(c, hi < 0 ? (uint64_t)-hi : 1, (uint64_t)-lo, next));
+    if (hi < 0)
+        return below;
+    return lo < 0 ? cart_grammar_either(c, above, below) : above;
+}
+
+/* ---- keys that are not named ---- */
+
+/* The rest of a key once it has left all names: any characters that need no escape, then the quote.
+ */
+static uint32_t free_key(struct cart_constraint *c, uint32_t next)
+{
+    uint32_t loop = cart_grammar_loop(c);
+    uint32_t plain = cart_grammar_bytes(c, " !#[]\x7f", loop);
+
+    cart_grammar_close(c, loop, cart_grammar_either(c, plain, multibyte(c, loop)),
+                       text(c, "\"", next));
+    return loop;
+}
+
+uint32_t cart_json_other_key(struct cart_constraint *c, const struct cart_json_rules *r,
+                             const char *const *names, size_t n, size_t at, uint32_t next)
+{
+    bool taken[256] = {false};
+    bool ends = false;
+    uint32_t any = 0;
+    bool first = true;
+
+    for (size_t i = 0; i < n && !cart_grammar_failed(c);) {
+        unsigned char b = (unsigned char)names[i][at];
+        size_t k = i;
+        while (k < n && (unsigned char)names[k][at] == b)
+            k++;
+        taken[b] = true;
+        ends |= b == '\0';
+        if (b != '\0' && b < 0x80) {
+            uint32_t deeper = cart_json_other_key(c, r, names + i, k - i, at + 1, next);
+            uint32_t some = cart_grammar_range(c, b, b, deeper);
+            any = first ? some : cart_grammar_either(c, any, some);
+            first = false;
+        }
+        i = k;
+    }
+    uint32_t leave = free_key(c, next);
+    for (unsigned b = ' '; b < 0x80; b++) {
+        if (taken[b] || b == '"' || b == '\\')
+            continue;
+        unsigned e = b;
+        while (e + 1 < 0x80 && !taken[e + 1] && e + 1 != '"' && e + 1 != '\\')
+            e++;
+        uint32_t some = cart_grammar_range(c, (unsigned char)b, (unsigned char)e, leave);
+        any = first ? some : cart_grammar_either(c, any, some);
+        first = false;
+        b = e;
+    }
+    return ends ? any : cart_grammar_either(c, any, text(c, "\"", next));
+}

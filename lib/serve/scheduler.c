@@ -1,0 +1,753 @@
+#include "serve/scheduler_impl.h"
+
+#include "base/clock.h"
+#include "token/chat.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define PIECE ((size_t)256)
+
+const char *cart_serve_topic_suffix(void)
+{
+    return "\nIn one word, the main topic of the text above is:";
+}
+
+/* ---- jobs ---- */
+
+static void job_free(struct job *j)
+{
+    if (j == NULL)
+        return;
+    cart_constraint_free(j->req.constraint);
+    cart_stack_release(j->req.stack);
+    free(j->prompt);
+    free(j->stop);
+    free(j->bias);
+    free(j->key);
+    free(j);
+}
+
+static void *copy(const void *items, size_t n, size_t size, bool *failed)
+{
+    void *p = n > 0 ? malloc(n * size) : NULL;
+
+    if (n > 0 && p == NULL)
+        *failed = true;
+    else if (n > 0)
+        memcpy(p, items, n * size);
+    return p;
+}
+
+static struct job *job_new(const struct cart_serve_request *req)
+{
+    struct job *j = calloc(1, sizeof *j);
+    bool failed = false;
+    size_t n = req->stack != NULL ? req->stack->n : 0;
+
+    if (j == NULL)
+        return NULL;
+    j->prompt = copy(req->prompt, req->n_prompt, sizeof *j->prompt, &failed);
+    j->stop = copy(req->stop, req->n_stop, sizeof *j->stop, &failed);
+    j->bias = copy(req->adjust.bias, req->adjust.n_bias, sizeof *j->bias, &failed);
+    j->key = calloc(n > 0 ? n : 1, sizeof *j->key);
+    if (failed || j->key == NULL) {
+        job_free(j);
+        return NULL;
+    }
+    for (size_t i = 0; i < n; i++)
+        j->key[i] = req->stack->entries[i].id;
+    j->req = *req;
+    j->req.prompt = j->prompt;
+    j->req.stop = j->stop;
+    j->req.adjust.bias = j->bias;
+    j->req.constraint = NULL;
+    j->req.prompt_logprobs = req->prompt_logprobs && req->kind == CART_SERVE_GENERATE;
+    if (req->stack != NULL)
+        cart_stack_hold(req->stack);
+    j->usage.prompt_tokens = req->n_prompt;
+    j->usage.cartridge_rows = req->stack != NULL ? req->stack->rows : 0;
+    j->submitted = cart_clock_now();
+    return j;
+}
+
+static void send(const struct job *j, struct cart_event e)
+{
+    e.request = j->id;
+    if (j->req.on_event != NULL)
+        (void)j->req.on_event(j->req.ctx, &e);
+}
+
+static void job_end(struct cart_scheduler *s, struct job *j)
+{
+    double now = cart_clock_now();
+
+    if (j->first_token > 0)
+        j->usage.decode = now - j->first_token;
+    else if (j->opened > 0)
+        j->usage.prefill = now - j->opened;
+    else
+        j->usage.queued = now - j->submitted;
+    send(j, (struct cart_event){.type = CART_EVENT_END, .usage = &j->usage});
+    s->counts.finished++;
+    pthread_mutex_lock(&s->lock);
+    if (j->prev != NULL)
+        j->prev->next = j->next;
+    else
+        s->jobs = j->next;
+    if (j->next != NULL)
+        j->next->prev = j->prev;
+    else
+        s->last = j->prev;
+    if (s->waiting == j)
+        s->waiting = j->next;
+    s->n_jobs--;
+    pthread_mutex_unlock(&s->lock);
+    job_free(j);
+}
+
+static void choice_end(struct cart_scheduler *s, struct job *j, size_t choice,
+                       enum cart_serve_finish why, const struct cart_err *err)
+{
+    send(j, (struct cart_event){.type = CART_EVENT_FINISH,
+                                .choice = choice,
+                                .finish = why,
+                                .err = why == CART_SERVE_FAILED ? err : NULL});
+    s->counts.cancelled += why == CART_SERVE_CANCELLED;
+    s->counts.failed +=
+        why == CART_SERVE_FAILED || why == CART_SERVE_NOT_FINITE || why == CART_SERVE_DEAD_END;
+    if (++j->ended == j->req.n)
+        job_end(s, j);
+}
+
+static void slot_clear(struct cart_scheduler *s, struct slot *slot, bool keep)
+{
+    cart_lane_close(&slot->lane, keep);
+    cart_tally_free(slot->tally);
+    cart_draft_free(slot->draft);
+    free(slot->ids);
+    memset(slot, 0, sizeof *slot);
+    s->running--;
+}
+
+void cart_scheduler_finish(struct cart_scheduler *s, struct slot *slot, enum cart_serve_finish why,
+                           const struct cart_err *err)
+{
+    struct job *j = slot->job;
+    size_t choice = slot->choice;
+
+    /* Rows that a failure may have touched are not kept. */
+    slot_clear(s, slot, why != CART_SERVE_NOT_FINITE && why != CART_SERVE_FAILED);
+    choice_end(s, j, choice, why, err);
+}
+
+bool cart_scheduler_is_stop(const struct cart_scheduler *s, const struct job *j, uint32_t id)
+{
+    for (size_t i = 0; !j->req.ignore_stop && i < s->n_stops; i++) {
+        if (s->stops[i] == id)
+            return true;
+    }
+    for (size_t i = 0; i < j->req.n_stop; i++) {
+        if (j->stop[i] == id)
+            return true;
+    }
+    return false;
+}
+
+/* ---- admission ---- */
+
+static size_t most_tokens(const struct cart_scheduler *s, const struct job *j)
+{
+    size_t room = s->opt.context - j->usage.cartridge_rows - j->req.n_prompt;
+    size_t want = j->req.kind == CART_SERVE_EMBED ? 0 : j->req.max_tokens;
+
+    return want < room ? want : room;
+}
+
+static int slot_fill(const struct cart_scheduler *s, struct slot *slot, struct job *j,
+                     struct cart_err *err)
+{
+    int r = 0;
+
+    slot->ids = malloc((j->req.n_prompt + slot->max_tokens) * sizeof *slot->ids);
+    if (slot->ids == NULL)
+        return cart_err_memory(err, "the tokens of a stream", 0);
+    memcpy(slot->ids, j->prompt, j->req.n_prompt * sizeof *slot->ids);
+    if (cart_adjust_needs_tally(&j->req.adjust)) {
+        if ((r = cart_tally_new(&slot->tally, s->m->V, err)) < 0)
+            return r;
+        cart_tally_prompt(slot->tally, j->prompt, j->req.n_prompt);
+    }
+    if (s->opt.draft_max > 0 && slot->max_tokens > 1) {
+        if ((r = cart_draft_new(&slot->draft, err)) < 0 ||
+            (r = cart_draft_add(slot->draft, j->prompt, j->req.n_prompt, err)) < 0)
+            return r;
+    }
+    return 0;
+}
+
+static int slot_open(struct cart_scheduler *s, struct slot *slot, struct job *j,
+                     struct cart_err *err)
+{
+    const struct cart_stack *stack = j->req.stack;
+    bool scores = j->req.prompt_logprobs && j->started == 0;
+    int r;
+
+    slot->n_prompt = j->req.n_prompt;
+    slot->max_tokens = most_tokens(s, j);
+    const struct cart_lane_start start = {
+        .key = j->key,
+        .n_key = stack != NULL ? stack->n : 0,
+        .parts = stack != NULL ? stack->parts : NULL,
+        .n_parts = stack != NULL ? stack->n_parts : 0,
+        .first = j->usage.cartridge_rows,
+        .ids = j->prompt,
+        .n = slot->n_prompt,
+        .limit = scores ? 0 : slot->n_prompt - 1,
+        .max_rows = slot->n_prompt + slot->max_tokens,
+    };
+    if ((r = cart_lane_open(&slot->lane, s->pages, &start, err)) < 0)
+        return r;
+    slot->job = j;
+    slot->choice = j->started;
+    slot->state = j->req.constraint != NULL ? cart_constraint_start(j->req.constraint) : 0;
+    s->running++;
+    r = slot_fill(s, slot, j, err);
+    if (r < 0)
+        slot_clear(s, slot, true);
+    return r;
+}
+
+static void announce(struct cart_scheduler *s, struct job *j, const struct slot *slot)
+{
+    j->announced = true;
+    j->opened = cart_clock_now();
+    j->usage.queued = j->opened - j->submitted;
+    j->usage.cached_tokens = slot->lane.rows;
+    s->counts.cached_tokens += slot->lane.rows;
+    s->counts.prompt_tokens += j->req.n_prompt;
+    s->counts.cartridge_rows += j->usage.cartridge_rows;
+    send(j, (struct cart_event){.type = CART_EVENT_START, .usage = &j->usage});
+}
+
+static struct job *first_waiting(struct cart_scheduler *s)
+{
+    pthread_mutex_lock(&s->lock);
+    struct job *j = s->waiting;
+    pthread_mutex_unlock(&s->lock);
+    return j;
+}
+
+/* The choice has had its slot; after the last one the next job waits at the front. */
+static void count_start(struct cart_scheduler *s, struct job *j)
+{
+    pthread_mutex_lock(&s->lock);
+    if (++j->started == j->req.n && s->waiting == j)
+        s->waiting = j->next;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Requests start in the order in which they came. */
+static void admit(struct cart_scheduler *s)
+{
+    while (s->running < s->opt.slots) {
+        struct job *j = first_waiting(s);
+        struct slot *slot = s->slots;
+        struct cart_err err = {0};
+        if (j == NULL)
+            return;
+        while (slot->job != NULL)
+            slot++;
+        int r = slot_open(s, slot, j, &err);
+        if (r == CART_EAGAIN)
+            return;
+        size_t choice = j->started;
+        count_start(s, j);
+        if (r == 0 && !j->announced)
+            announce(s, j, slot);
+        if (r < 0)
+            choice_end(s, j, choice, CART_SERVE_FAILED, &err);
+    }
+}
+
+/* ---- the thread ---- */
+
+/* Ends the streams of what was cancelled. */
+static void reap(struct cart_scheduler *s)
+{
+    for (size_t i = 0; i < s->opt.slots; i++) {
+        if (s->slots[i].job != NULL && s->slots[i].job->dying)
+            cart_scheduler_finish(s, &s->slots[i], CART_SERVE_CANCELLED, NULL);
+    }
+}
+
+/* A job that dies starts no further choices; they end here, before its streams do. */
+static void reap_waiting(struct cart_scheduler *s)
+{
+    pthread_mutex_lock(&s->lock);
+    struct job *j = s->waiting;
+    while (j != NULL) {
+        struct job *next = j->next;
+        bool dying = j->dying;
+        size_t first = j->started;
+        if (dying) {
+            if (s->waiting == j)
+                s->waiting = next;
+            j->started = j->req.n;
+        }
+        pthread_mutex_unlock(&s->lock);
+        /* Nobody but this thread unlinks a job, so next stays valid; what is appended meanwhile
+         * comes behind it. */
+        if (dying) {
+            size_t n = j->req.n;
+            for (size_t c = first; c < n; c++)
+                choice_end(s, j, c, CART_SERVE_CANCELLED, NULL);
+        }
+        pthread_mutex_lock(&s->lock);
+        j = next;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void publish(struct cart_scheduler *s)
+{
+    struct cart_pages_counts pages = cart_pages_counts(s->pages);
+    struct cart_scheduler_counts *c = &s->counts;
+
+    c->running = s->running;
+    c->slots = s->opt.slots;
+    c->pages = pages.total;
+    c->pages_used = pages.used;
+    c->pages_committed = pages.committed;
+    c->evicted_pages = pages.evicted;
+    c->accepted = s->published.accepted;
+    c->refused_queue = s->published.refused_queue;
+    c->refused_context = s->published.refused_context;
+    s->published = *c;
+}
+
+static void *run(void *arg)
+{
+    struct cart_scheduler *s = arg;
+
+    for (;;) {
+        pthread_mutex_lock(&s->lock);
+        publish(s);
+        while (s->jobs == NULL && !s->quit) {
+            pthread_cond_broadcast(&s->idle);
+            pthread_cond_wait(&s->wake, &s->lock);
+        }
+        bool done = s->jobs == NULL;
+        for (struct job *j = s->jobs; j != NULL; j = j->next)
+            j->dying = j->cancelled || s->quit;
+        pthread_mutex_unlock(&s->lock);
+        if (done)
+            return NULL;
+        reap_waiting(s);
+        reap(s);
+        admit(s);
+        if (s->running > 0) {
+            double start = cart_clock_now();
+            cart_scheduler_step(s);
+            s->counts.steps++;
+            s->counts.busy_seconds += cart_clock_now() - start;
+        }
+    }
+}
+
+/* ---- making and ending it ---- */
+
+static void fill_options(struct cart_scheduler_options *o, const struct cart_model *m)
+{
+    if (o->context == 0 || o->context > m->context)
+        o->context = m->context;
+    if (o->kv_rows == 0 && !cart_size_mul(o->slots, o->context, &o->kv_rows))
+        o->kv_rows = SIZE_MAX / 2;
+    if (o->kv_rows < o->context)
+        o->kv_rows = o->context;
+    if (o->piece == 0)
+        o->piece = PIECE;
+    if (o->draft_max > CART_DRAFT_MAX)
+        o->draft_max = CART_DRAFT_MAX;
+}
+
+/* One page more for each stream: its rows may begin and end within pages. */
+static size_t page_count(const struct cart_scheduler_options *o)
+{
+    return o->kv_rows / CART_PAGE_ROWS + 1 + o->slots;
+}
+
+static void row_counts(const struct cart_scheduler_options *o, size_t *R, size_t *M)
+{
+    *R = o->slots + 2 * o->draft_max;
+    *M = *R + o->piece;
+}
+
+size_t cart_scheduler_bytes(const struct cart_model *m, const struct cart_scheduler_options *opt)
+{
+    struct cart_scheduler_options o = *opt;
+    size_t R;
+    size_t M;
+
+    fill_options(&o, m);
+    row_counts(&o, &R, &M);
+    return cart_pages_bytes(m, page_count(&o), o.piece) +
+           cart_workspace_bytes(m, CART_ENGINE_PIECE) +
+           (R * (m->V + m->D) + M * m->D) * sizeof(float);
+}
+
+static int find_stops(struct cart_scheduler *s, const struct cart_chat *chat, struct cart_err *err)
+{
+    for (size_t pass = 0; pass < 2; pass++) {
+        size_t n = 0;
+        for (uint32_t id = 0; id < s->m->V; id++) {
+            if (!(chat != NULL ? cart_chat_is_stop(chat, id) : cart_tokenizer_is_eog(s->t, id)))
+                continue;
+            if (pass == 1)
+                s->stops[n] = id;
+            n++;
+        }
+        if (pass == 0 && (s->stops = calloc(n > 0 ? n : 1, sizeof *s->stops)) == NULL)
+            return cart_err_memory(err, "stop tokens", 0);
+        s->n_stops = n;
+    }
+    return 0;
+}
+
+static int buffers(struct cart_scheduler *s, struct cart_err *err)
+{
+    size_t n = s->opt.slots;
+    size_t V = s->m->V;
+    size_t D = s->m->D;
+
+    row_counts(&s->opt, &s->R, &s->M);
+    s->threads = cart_pool_threads(s->pool);
+    s->slots = calloc(n, sizeof *s->slots);
+    s->spans = calloc(n, sizeof *s->spans);
+    s->wants = calloc(n, sizeof *s->wants);
+    s->order = calloc(n, sizeof(struct slot *));
+    s->tokens = calloc(n, sizeof *s->tokens);
+    s->hidden = calloc(s->M, D * sizeof *s->hidden);
+    s->picked = calloc(s->R, D * sizeof *s->picked);
+    s->logits = calloc(s->R, V * sizeof *s->logits);
+    s->sums = calloc(s->R, sizeof *s->sums);
+    s->top_ids = calloc(s->R, CART_SERVE_TOP_MAX * sizeof *s->top_ids);
+    s->top_values = calloc(s->R, CART_SERVE_TOP_MAX * sizeof *s->top_values);
+    s->top = calloc(CART_SERVE_TOP_MAX, sizeof *s->top);
+    s->scratch = calloc(s->threads, V * sizeof *s->scratch);
+    s->samplers = calloc(s->threads, sizeof(struct cart_sampler_scratch *));
+    if (s->slots == NULL || s->spans == NULL || s->wants == NULL || s->order == NULL ||
+        s->tokens == NULL || s->hidden == NULL || s->picked == NULL || s->logits == NULL ||
+        s->sums == NULL || s->top_ids == NULL || s->top_values == NULL || s->top == NULL ||
+        s->scratch == NULL || s->samplers == NULL)
+        return cart_err_memory(err, "logits and hidden states of a step",
+                               (s->R * (V + D) + s->M * D) * sizeof(float));
+    for (size_t i = 0; i < s->threads; i++) {
+        int r = cart_sampler_scratch_new(&s->samplers[i], V, err);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+static void release(struct cart_scheduler *s)
+{
+    for (size_t i = 0; s->samplers != NULL && i < s->threads; i++)
+        cart_sampler_scratch_free(s->samplers[i]);
+    cart_pages_free(s->pages);
+    cart_engine_free(s->engine);
+    cart_lexicon_free(s->lexicon);
+    free(s->stops);
+    free(s->slots);
+    free(s->spans);
+    free(s->wants);
+    free(s->order);
+    free(s->tokens);
+    free(s->hidden);
+    free(s->picked);
+    free(s->logits);
+    free(s->sums);
+    free(s->top_ids);
+    free(s->top_values);
+    free(s->top);
+    free(s->scratch);
+    free(s->samplers);
+    free(s);
+}
+
+/* Waits are measured on the clock that nobody sets. */
+static int start_thread(struct cart_scheduler *s, struct cart_err *err)
+{
+    pthread_condattr_t attr;
+    int code = pthread_condattr_init(&attr);
+
+    if (code != 0) {
+        errno = code;
+        return cart_err_sys(err, "the scheduler's thread");
+    }
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->wake, &attr);
+    pthread_cond_init(&s->idle, &attr);
+    pthread_condattr_destroy(&attr);
+    code = pthread_create(&s->thread, NULL, run, s);
+    if (code == 0)
+        return 0;
+    pthread_cond_destroy(&s->idle);
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->lock);
+    errno = code;
+    return cart_err_sys(err, "the scheduler's thread");
+}
+
+int cart_scheduler_new(struct cart_scheduler **out, const struct cart_model *m,
+                       struct cart_pool *pool, const struct cart_chat *chat,
+                       const struct cart_scheduler_options *opt, struct cart_err *err)
+{
+    if (opt->slots == 0)
+        return cart_err_set(err, CART_EUSAGE, "slots: expected at least 1");
+    struct cart_scheduler *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return cart_err_memory(err, "a scheduler", sizeof *s);
+    s->m = m;
+    s->t = cart_model_tokenizer(m);
+    s->pool = pool;
+    s->opt = *opt;
+    fill_options(&s->opt, m);
+    s->counts.page_bytes = cart_page_bytes(m);
+    int r = buffers(s, err);
+    if (r == 0)
+        r = find_stops(s, chat, err);
+    if (r == 0)
+        r = cart_lexicon_new(&s->lexicon, s->t, err);
+    if (r == 0)
+        r = cart_engine_new(&s->engine, m, pool, 0, err);
+    if (r == 0)
+        r = cart_pages_new(&s->pages, m, page_count(&s->opt), s->opt.piece, err);
+    if (r == 0) {
+        publish(s);
+        r = start_thread(s, err);
+    }
+    if (r < 0) {
+        release(s);
+        return r;
+    }
+    *out = s;
+    return 0;
+}
+
+void cart_scheduler_drain(struct cart_scheduler *s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->draining = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool cart_scheduler_idle(struct cart_scheduler *s, double seconds)
+{
+    struct timespec end;
+    int code = 0;
+
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double whole = floor(seconds);
+    end.tv_sec += (time_t)whole;
+    end.tv_nsec += (long)((seconds - whole) * 1e9);
+    if (end.tv_nsec >= 1000000000) {
+        end.tv_sec++;
+        end.tv_nsec -= 1000000000;
+    }
+    pthread_mutex_lock(&s->lock);
+    while (s->jobs != NULL && code == 0)
+        code = seconds > 0 ? pthread_cond_timedwait(&s->idle, &s->lock, &end) : ETIMEDOUT;
+    bool idle = s->jobs == NULL;
+    pthread_mutex_unlock(&s->lock);
+    return idle;
+}
+
+void cart_scheduler_free(struct cart_scheduler *s)
+{
+    if (s == NULL)
+        return;
+    pthread_mutex_lock(&s->lock);
+    s->draining = s->quit = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(s->thread, NULL);
+    pthread_cond_destroy(&s->idle);
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->lock);
+    release(s);
+}
+
+const struct cart_lexicon *cart_scheduler_lexicon(const struct cart_scheduler *s)
+{
+    return s->lexicon;
+}
+
+size_t cart_scheduler_context(const struct cart_scheduler *s)
+{
+    return s->opt.context;
+}
+
+void cart_scheduler_counts(struct cart_scheduler *s, struct cart_scheduler_counts *out)
+{
+    pthread_mutex_lock(&s->lock);
+    *out = s->published;
+    out->waiting = 0;
+    for (const struct job *j = s->waiting; j != NULL; j = j->next)
+        out->waiting += j->started == 0;
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- requests ---- */
+
+static int check_ids(const struct cart_scheduler *s, const uint32_t *ids, size_t n,
+                     const char *what, struct cart_err *err)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= s->m->V)
+            return cart_err_set(err, CART_EUSAGE, "%s: token id %u: expected less than %zu", what,
+                                ids[i], s->m->V);
+    }
+    return 0;
+}
+
+static int check_adjust(const struct cart_scheduler *s, const struct cart_adjust *a,
+                        struct cart_err *err)
+{
+    if (!(a->repeat > 0) || !isfinite(a->repeat))
+        return cart_err_set(err, CART_EUSAGE, "repeat_penalty %g: expected more than 0", a->repeat);
+    if (!isfinite(a->presence) || !isfinite(a->frequency))
+        return cart_err_set(err, CART_EUSAGE, "penalties: expected finite numbers");
+    for (size_t i = 0; i < a->n_bias; i++) {
+        int r = check_ids(s, &a->bias[i].id, 1, "logit_bias", err);
+        if (r < 0)
+            return r;
+        if (!isfinite(a->bias[i].bias))
+            return cart_err_set(err, CART_EUSAGE, "logit_bias: expected finite numbers");
+    }
+    return 0;
+}
+
+static int check(const struct cart_scheduler *s, const struct cart_serve_request *q,
+                 struct cart_err *err)
+{
+    int r;
+
+    if (q->n_prompt == 0)
+        return cart_err_set(err, CART_EUSAGE, "prompt: expected at least one token");
+    if (q->n == 0 || q->n > CART_SERVE_CHOICES_MAX || (q->kind == CART_SERVE_EMBED && q->n != 1))
+        return cart_err_set(err, CART_EUSAGE, "n %zu: expected 1 to %zu", q->n,
+                            CART_SERVE_CHOICES_MAX);
+    if (!(q->temperature >= 0) || !isfinite(q->temperature))
+        return cart_err_set(err, CART_EUSAGE, "temperature %g: expected at least 0",
+                            q->temperature);
+    if (!(q->top_p > 0 && q->top_p <= 1))
+        return cart_err_set(err, CART_EUSAGE, "top_p %g: expected more than 0, at most 1",
+                            q->top_p);
+    if (!(q->min_p >= 0 && q->min_p < 1))
+        return cart_err_set(err, CART_EUSAGE, "min_p %g: expected at least 0, less than 1",
+                            q->min_p);
+    if (q->top_logprobs > CART_SERVE_TOP_MAX)
+        return cart_err_set(err, CART_EUSAGE, "top_logprobs %zu: expected at most %zu",
+                            q->top_logprobs, CART_SERVE_TOP_MAX);
+    if ((r = check_ids(s, q->prompt, q->n_prompt, "prompt", err)) < 0 ||
+        (r = check_ids(s, q->stop, q->n_stop, "stop", err)) < 0)
+        return r;
+    return check_adjust(s, &q->adjust, err);
+}
+
+static int check_context(const struct cart_scheduler *s, const struct cart_serve_request *q,
+                         struct cart_err *err)
+{
+    size_t rows = q->stack != NULL ? q->stack->rows : 0;
+    size_t answer = q->kind == CART_SERVE_GENERATE && q->max_tokens > 0;
+
+    if (rows < s->opt.context && q->n_prompt + answer <= s->opt.context - rows)
+        return 0;
+    return cart_err_set(err, CART_EUSAGE,
+                        "the request exceeds the available context size: %zu prompt tokens behind "
+                        "%zu cartridge rows; "
+                        "the maximum context length is %zu tokens",
+                        q->n_prompt, rows, s->opt.context);
+}
+
+/* Once queued, the job may end before this returns; so its id is written first. */
+static int enqueue(struct cart_scheduler *s, struct job *j, uint64_t *id, enum cart_refusal *why,
+                   struct cart_err *err)
+{
+    int r = 0;
+
+    pthread_mutex_lock(&s->lock);
+    if (s->draining) {
+        *why = CART_REFUSED_DRAINING;
+        r = cart_err_set(err, CART_EAGAIN, "the server is shutting down");
+    } else if (s->n_jobs >= s->opt.slots + s->opt.queue) {
+        *why = CART_REFUSED_QUEUE;
+        s->published.refused_queue++;
+        r = cart_err_set(err, CART_EAGAIN, "%zu requests are at work or waiting, no more are taken",
+                         s->n_jobs);
+    } else {
+        *id = j->id = ++s->next_id;
+        j->prev = s->last;
+        if (s->last != NULL)
+            s->last->next = j;
+        else
+            s->jobs = j;
+        s->last = j;
+        if (s->waiting == NULL)
+            s->waiting = j;
+        s->n_jobs++;
+        s->published.accepted++;
+        pthread_cond_signal(&s->wake);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return r;
+}
+
+int cart_scheduler_submit(struct cart_scheduler *s, const struct cart_serve_request *req,
+                          uint64_t *id, enum cart_refusal *why, struct cart_err *err)
+{
+    enum cart_refusal unused;
+
+    why = why != NULL ? why : &unused;
+    *why = CART_REFUSED_INVALID;
+    int r = check(s, req, err);
+    if (r < 0)
+        return r;
+    if ((r = check_context(s, req, err)) < 0) {
+        *why = CART_REFUSED_CONTEXT;
+        pthread_mutex_lock(&s->lock);
+        s->published.refused_context++;
+        pthread_mutex_unlock(&s->lock);
+        return r;
+    }
+    struct job *j = job_new(req);
+    if (j == NULL) {
+        *why = CART_REFUSED_MEMORY;
+        return cart_err_memory(err, "a request", req->n_prompt * sizeof *req->prompt);
+    }
+    /* Set before anyone can see the job, taken back where nobody will. */
+    j->req.constraint = req->constraint;
+    if ((r = enqueue(s, j, id, why, err)) < 0) {
+        j->req.constraint = NULL;
+        job_free(j);
+        return r;
+    }
+    *why = CART_REFUSED_NOT;
+    return 0;
+}
+
+void cart_scheduler_cancel(struct cart_scheduler *s, uint64_t id)
+{
+    pthread_mutex_lock(&s->lock);
+    for (struct job *j = s->jobs; j != NULL; j = j->next) {
+        if (j->id == id)
+            j->cancelled = true;
+    }
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->lock);
+}
