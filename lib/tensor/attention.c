@@ -1,4 +1,5 @@
-/* Splits attention into units for the pool: by outputs only, so that no sum depends on the split. See attention.h. */
+/* Splits attention into units for the pool: by outputs only, so that no sum depends on the split.
+ * See attention.h. */
 #include "tensor/attention.h"
 
 #include "tensor/attention_kernels.h"
@@ -29,7 +30,7 @@ struct plan {
     size_t n;
     size_t n_spans; /* while one long item is cut into spans */
     size_t span0;
-    float *parts;   /* [HK][n_spans][rows][DHp + 2] */
+    float *parts; /* [HK][n_spans][rows][DHp + 2] */
 };
 
 /* Number of floats that one span of one KV head leaves. */
@@ -42,7 +43,8 @@ static void forward_unit(void *ctx, size_t unit, size_t worker)
 {
     struct plan *p = ctx;
 
-    p->kernels->forward(&p->range[unit / p->d->HK], p->d, unit % p->d->HK, cart_pool_scratch(p->pool, worker));
+    p->kernels->forward(&p->range[unit / p->d->HK], p->d, unit % p->d->HK,
+                        cart_pool_scratch(p->pool, worker));
 }
 
 static void span_unit(void *ctx, size_t unit, size_t worker)
@@ -50,7 +52,8 @@ static void span_unit(void *ctx, size_t unit, size_t worker)
     struct plan *p = ctx;
     size_t kv = unit / p->n_spans, span = p->span0 + unit % p->n_spans;
 
-    p->kernels->forward_span(&p->range[0], p->d, kv, span, p->parts + unit * part_size(&p->range[0], p->d),
+    p->kernels->forward_span(&p->range[0], p->d, kv, span,
+                             p->parts + unit * part_size(&p->range[0], p->d),
                              cart_pool_scratch(p->pool, worker));
 }
 
@@ -59,7 +62,8 @@ static void join_unit(void *ctx, size_t unit, size_t worker)
     struct plan *p = ctx;
 
     p->kernels->join(&p->range[0], p->d, unit, p->n_spans,
-                     p->parts + unit * p->n_spans * part_size(&p->range[0], p->d), cart_pool_scratch(p->pool, worker));
+                     p->parts + unit * p->n_spans * part_size(&p->range[0], p->d),
+                     cart_pool_scratch(p->pool, worker));
 }
 
 static void run_ranges(struct plan *p)
@@ -93,7 +97,8 @@ static size_t shared_keys(const struct cart_attn_item *a, const struct cart_attn
     return n / CART_ATTN_BLOCK * CART_ATTN_BLOCK;
 }
 
-/* Takes as many of the n items as have few rows and share their first keys with the first, at most `most`. */
+/* Takes as many of the n items as have few rows and share their first keys with the first, at most
+ * `most`. */
 static size_t add_shared(struct plan *p, const struct cart_attn_item *items, size_t n, size_t most)
 {
     size_t G = p->d->H / p->d->HK, rows = items[0].T * G, shared = SIZE_MAX, taken = 1;
@@ -113,8 +118,9 @@ static size_t add_shared(struct plan *p, const struct cart_attn_item *items, siz
     return taken > 1 ? taken : 0;
 }
 
-/* One item with few rows and many keys, where heads alone would leave threads without work: units are spans of keys, and
- * what they leave lies in the shared part of the first worker's scratch. Returns false if that does not fit. */
+/* One item with few rows and many keys, where heads alone would leave threads without work: units
+ * are spans of keys, and what they leave lies in the shared part of the first worker's scratch.
+ * Returns false if that does not fit. */
 static bool run_spans(struct plan *p, const struct cart_attn_item *it)
 {
     size_t rows = it->T * (p->d->H / p->d->HK), end = it->pos0 + it->T, span0, n_spans, size;
@@ -136,11 +142,13 @@ static bool run_spans(struct plan *p, const struct cart_attn_item *it)
     return true;
 }
 
-void cart_attention_forward_with(const struct cart_attention_kernels *kernels, const struct cart_attn_item *items,
-                                 size_t n, const struct cart_attn_dims *d, struct cart_pool *pool)
+void cart_attention_forward_with(const struct cart_attention_kernels *kernels,
+                                 const struct cart_attn_item *items, size_t n,
+                                 const struct cart_attn_dims *d, struct cart_pool *pool)
 {
     struct plan p = {.kernels = kernels, .d = d, .pool = pool};
-    size_t threads = cart_pool_threads(pool), G = d->H / d->HK, rows = 0, chunk, most, fit = cart_attn_rows_fit(d->DH);
+    size_t threads = cart_pool_threads(pool), G = d->H / d->HK, rows = 0, chunk, most,
+           fit = cart_attn_rows_fit(d->DH);
     bool spans = threads > 1 && n * d->HK < 2 * threads;
 
     assert(d->DH > 0 && d->DH <= CART_ATTN_HEAD_MAX && d->H % d->HK == 0);
@@ -156,7 +164,8 @@ void cart_attention_forward_with(const struct cart_attention_kernels *kernels, c
             taken = add_shared(&p, items + i, n - i, most);
         if (taken == 0 && spans && end > 0 && run_spans(&p, &items[i]))
             end = 0;
-        /* The last rows see most keys: they go first, so that the end of the run is fine-grained. */
+        /* The last rows see most keys: they go first, so that the end of the run is fine-grained.
+         */
         while (taken == 0 && end > 0) {
             size_t begin = (end - 1) / chunk * chunk;
 
@@ -174,13 +183,15 @@ struct back_plan {
     const struct cart_attn_grad *grads;
     const struct cart_attn_dims *d;
     struct cart_pool *pool;
-    size_t pieces; /* 1, or the pieces that the keys and then the rows of one item and head are cut into */
+    size_t pieces; /* 1, or the pieces that the keys and then the rows of one item and head are cut
+                      into */
 };
 
 static void backward_unit(void *ctx, size_t unit, size_t worker)
 {
     const struct back_plan *p = ctx;
-    size_t per_head = p->pieces > 1 ? 2 * p->pieces : 1, piece = unit % per_head, kv = unit / per_head % p->d->HK;
+    size_t per_head = p->pieces > 1 ? 2 * p->pieces : 1, piece = unit % per_head,
+           kv = unit / per_head % p->d->HK;
     size_t i = unit / per_head / p->d->HK, rows = p->items[i].T * (p->d->H / p->d->HK);
     size_t blocks = (p->items[i].pos0 + p->items[i].T + CART_ATTN_BLOCK - 1) / CART_ATTN_BLOCK;
     struct cart_attn_backward_work w = {&p->items[i], &p->grads[i], 0, rows, 0, blocks, true, true};
@@ -201,11 +212,13 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
     p->kernels->backward(&w, p->d, kv, cart_pool_scratch(p->pool, worker));
 }
 
-/* A unit is one KV head of one item, whose five products share scores. Where these are too few for the threads, keys
- * (for dk and dv) and rows (for dq) are cut into pieces that each work out scores again: seven products, more threads. */
-void cart_attention_backward_with(const struct cart_attention_kernels *kernels, const struct cart_attn_item *items,
-                                  const struct cart_attn_grad *grads, size_t n, const struct cart_attn_dims *d,
-                                  struct cart_pool *pool)
+/* A unit is one KV head of one item, whose five products share scores. Where these are too few for
+ * the threads, keys (for dk and dv) and rows (for dq) are cut into pieces that each work out scores
+ * again: seven products, more threads. */
+void cart_attention_backward_with(const struct cart_attention_kernels *kernels,
+                                  const struct cart_attn_item *items,
+                                  const struct cart_attn_grad *grads, size_t n,
+                                  const struct cart_attn_dims *d, struct cart_pool *pool)
 {
     struct back_plan p = {kernels, items, grads, d, pool, 1};
     size_t threads = cart_pool_threads(pool), units = n * d->HK;
@@ -218,14 +231,14 @@ void cart_attention_backward_with(const struct cart_attention_kernels *kernels, 
     cart_pool_run(pool, p.pieces > 1 ? units * 2 * p.pieces : units, backward_unit, &p);
 }
 
-void cart_attention_forward(const struct cart_attn_item *items, size_t n, const struct cart_attn_dims *d,
-                            struct cart_pool *pool)
+void cart_attention_forward(const struct cart_attn_item *items, size_t n,
+                            const struct cart_attn_dims *d, struct cart_pool *pool)
 {
     cart_attention_forward_with(cart_tensor_kernels()->attention, items, n, d, pool);
 }
 
-void cart_attention_backward(const struct cart_attn_item *items, const struct cart_attn_grad *grads, size_t n,
-                             const struct cart_attn_dims *d, struct cart_pool *pool)
+void cart_attention_backward(const struct cart_attn_item *items, const struct cart_attn_grad *grads,
+                             size_t n, const struct cart_attn_dims *d, struct cart_pool *pool)
 {
     cart_attention_backward_with(cart_tensor_kernels()->attention, items, grads, n, d, pool);
 }

@@ -1,26 +1,36 @@
-/* Causal attention over a list of key/value segments (sink rows, trainable rows, further parts, shared pages, own
- * tokens). The *logical key index* counts rows across segments in order; query t of an item has logical index
- * pos0 + t and sees keys j with j <= pos0 + t and, if window > 0, (pos0 + t) - j < window.
+/* Causal attention over a list of key/value segments (sink rows, trainable rows, further parts,
+ * shared pages, own tokens). The *logical key index* counts rows across segments in order; query t
+ * of an item has logical index pos0 + t and sees keys j with j <= pos0 + t and, if window > 0,
+ * (pos0 + t) - j < window.
  *
- * Order of the sums (the contract; _ref is its definition):
- *   score  s[j] = scale * c, c = one fmaf chain over d ascending from +0;
- *   blocks of CART_ATTN_BLOCK keys by logical index (block b holds keys 64 b .. 64 b + 63, of which the visible ones
- *   count); per block: m_new = max(m, block max) + 0.0f (a NaN is no maximum), alpha = exp(m - m_new),
- *   p[j] = exp(s[j] - m_new); block sum: 16 lanes by j mod 16 in ascending j, tree of halves; l = fmaf(l, alpha, sum);
- *   o[d] = o[d] * alpha, then one fmaf(p[j], v[j][d], o[d]) per visible key in ascending j;
- *   spans of CART_ATTN_SPAN keys: each starts anew from m = -inf, l = 0, o = 0, so that many threads can share one
- *   long row. The first span with a visible key gives M, L, O; each later one is joined in ascending order:
- *   M_new = max(M, m), a = exp(M - M_new), b = exp(m - M_new), L = fmaf(L, a, l * b), O[d] = fmaf(O[d], a, o[d] * b);
- *   at the end out[d] = O[d] / L + 0.0f (which makes the sign of zero regular).
- * So a row's bits do not depend on how its keys are stored, how the prompt was cut, or what is computed beside it.
- *   backward: p[j] = exp(s[j] - M) * (1 / L) with the saved M and L; delta = sum of dout * out, 16 lanes by d mod 16
- *   (DH filled up with zeros to a multiple of 16, one fmaf each, ascending), tree of halves;
- *   dp[j] = fmaf chain over d ascending of dout * v[j]; ds[j] = (p[j] * (dp[j] - delta)) * scale;
- *   dq[d]: chain over visible j ascending of fmaf(ds[j], k[j][d], dq[d]);
- *   dk[j][d], dv[j][d]: chains over queries ascending, then head in group, of fmaf(ds, q[d], .) and fmaf(p, dout[d], .),
- *   each continuing from the value that the buffer held.
- * Rows that a query does not see never touch its result, whatever they hold. A NaN or infinity in what it does see
- * gives NaN (equal as NaN; its sign and payload are not part of the contract). */
+ * Order of the sums (the contract; _ref is its definition).
+ *
+ * Forward:
+ * - score: s[j] = scale * c, c = one fmaf chain over d ascending from +0.
+ * - blocks of CART_ATTN_BLOCK keys by logical index (block b holds keys 64 b .. 64 b + 63, of which
+ *   the visible ones count): m_new = max(m, block max) + 0.0f (a NaN is no maximum),
+ *   alpha = exp(m - m_new), p[j] = exp(s[j] - m_new); block sum: 16 lanes by j mod 16 in ascending
+ *   j, tree of halves; l = fmaf(l, alpha, sum); o[d] = o[d] * alpha, then one
+ *   fmaf(p[j], v[j][d], o[d]) per visible key in ascending j.
+ * - spans of CART_ATTN_SPAN keys: each starts anew from m = -inf, l = 0, o = 0, so that many
+ *   threads can share one long row. The first span with a visible key gives M, L, O; each later one
+ *   is joined in ascending order: M_new = max(M, m), a = exp(M - M_new), b = exp(m - M_new),
+ *   L = fmaf(L, a, l * b), O[d] = fmaf(O[d], a, o[d] * b).
+ * - at the end: out[d] = O[d] / L + 0.0f (which makes the sign of zero regular).
+ *
+ * Backward, with the saved M and L:
+ * - p[j] = exp(s[j] - M) * (1 / L).
+ * - delta = the sum of dout * out: 16 lanes by d mod 16 (DH filled up with zeros to a multiple of
+ *   16, one fmaf each, ascending), tree of halves.
+ * - dp[j] = fmaf chain over d ascending of dout * v[j]; ds[j] = (p[j] * (dp[j] - delta)) * scale.
+ * - dq[d]: chain over visible j ascending of fmaf(ds[j], k[j][d], dq[d]).
+ * - dk[j][d], dv[j][d]: chains over queries ascending, then head in group, of fmaf(ds, q[d], .) and
+ *   fmaf(p, dout[d], .), each continuing from the value that the buffer held.
+ *
+ * So a row's bits do not depend on how its keys are stored, how the prompt was cut, or what is
+ * computed beside it. Rows that a query does not see never touch its result, whatever they hold. A
+ * NaN or infinity in what it does see gives NaN (equal as NaN; sign and payload are not part of the
+ * contract). */
 #ifndef CART_TENSOR_ATTENTION_H
 #define CART_TENSOR_ATTENTION_H
 
@@ -39,28 +49,31 @@ struct cart_kv_segment {
 };
 
 struct cart_attn_dims {
-    size_t H, HK, DH; /* H a multiple of HK; query head h reads KV head h / (H / HK); DH <= CART_ATTN_HEAD_MAX */
-    size_t window;    /* 0: none */
+    size_t H, HK;  /* H a multiple of HK; query head h reads KV head h / (H / HK) */
+    size_t DH;     /* any from 1 to CART_ATTN_HEAD_MAX; multiples of 16 are fastest */
+    size_t window; /* 0: none */
     float scale;
 };
 
 /* One stream's queries. The segments hold at least pos0 + T rows; rows beyond are not read. */
 struct cart_attn_item {
-    const float *q;   /* [T, H, DH], rows ldq floats apart */
-    float *out;       /* [T, H, DH], rows ldo apart; may not overlap q */
-    float *stats;     /* [T, H, 2]: M and L, kept for the backward; may be NULL */
+    const float *q; /* [T, H, DH], rows ldq floats apart */
+    float *out;     /* [T, H, DH], rows ldo apart; may not overlap q */
+    float *stats;   /* [T, H, 2]: M and L, kept for the backward; may be NULL */
     const struct cart_kv_segment *segs;
     size_t n_segs, T, pos0, ldq, ldo;
 };
 
-/* Items are independent; items whose leading segments are the same memory may share the reading of it. */
-void cart_attention_forward(const struct cart_attn_item *items, size_t n, const struct cart_attn_dims *d,
-                            struct cart_pool *pool);
-void cart_attention_forward_ref(const struct cart_attn_item *items, size_t n, const struct cart_attn_dims *d);
+/* Items are independent. Neighbours with few queries whose leading segments are the same memory
+ * share the reading of it, so put streams behind one prefix side by side. */
+void cart_attention_forward(const struct cart_attn_item *items, size_t n,
+                            const struct cart_attn_dims *d, struct cart_pool *pool);
+void cart_attention_forward_ref(const struct cart_attn_item *items, size_t n,
+                                const struct cart_attn_dims *d);
 
-/* Gradients of one item. The segments must be F32 here. dk/dv [rows, HK, DH] parallel to the item's segments, dense
- * (stride HK * DH); a NULL entry means that gradient is not wanted. Adds into dq, dk, dv. Different items of one call
- * must not share dk/dv buffers. */
+/* Gradients of one item. The segments must be F32 here. dk/dv [rows, HK, DH] parallel to the item's
+ * segments, dense (stride HK * DH); a NULL entry means that gradient is not wanted. Adds into dq,
+ * dk, dv. Different items of one call must not share dk/dv buffers. */
 struct cart_attn_grad {
     const float *dout; /* [T, H, DH], rows lddo apart */
     float *dq;         /* [T, H, DH], rows lddq apart */
@@ -68,9 +81,10 @@ struct cart_attn_grad {
     size_t lddo, lddq;
 };
 
-void cart_attention_backward(const struct cart_attn_item *items, const struct cart_attn_grad *grads, size_t n,
-                             const struct cart_attn_dims *d, struct cart_pool *pool);
-void cart_attention_backward_ref(const struct cart_attn_item *items, const struct cart_attn_grad *grads, size_t n,
+void cart_attention_backward(const struct cart_attn_item *items, const struct cart_attn_grad *grads,
+                             size_t n, const struct cart_attn_dims *d, struct cart_pool *pool);
+void cart_attention_backward_ref(const struct cart_attn_item *items,
+                                 const struct cart_attn_grad *grads, size_t n,
                                  const struct cart_attn_dims *d);
 
 #endif

@@ -1,7 +1,8 @@
 /* The backward half of attention_impl.h, which includes it.
- *   p = exp(s - M) / L,  dv += p dout,  dp = dout . v,  ds = p (dp - delta) scale,  dq += ds k,  dk += ds q
- * A unit takes its rows in chunks that fit into scratch; a chunk walks the blocks of keys, and in each block the groups
- * of its rows. So a row meets its keys, and a key its rows, in ascending order. */
+ *   p = exp(s - M) / L,  dv += p dout,  dp = dout . v,  ds = p (dp - delta) scale,  dq += ds k,  dk
+ * += ds q A unit takes its rows in chunks that fit into scratch; a chunk walks the blocks of keys,
+ * and in each block the groups of its rows. So a row meets its keys, and a key its rows, in
+ * ascending order. */
 #ifndef CART_TENSOR_ATTENTION_BACKWARD_IMPL_H
 #define CART_TENSOR_ATTENTION_BACKWARD_IMPL_H
 
@@ -18,11 +19,11 @@ struct backward_state {
 
     /* The chunk: rows row0 .. row0 + n_rows - 1 of the item. */
     size_t row0, n_rows;
-    float *q, *dout, *dq;         /* [n_rows][DHp] */
-    float *m, *inverse, *delta;   /* [n_rows] */
+    float *q, *dout, *dq;       /* [n_rows][DHp] */
+    float *m, *inverse, *delta; /* [n_rows] */
 
     /* The group: rows i .. of the chunk. */
-    float *s, *dp;                         /* [GROUP_BACK][BLOCK]: scores, then p; dout . v, then ds */
+    float *s, *dp; /* [GROUP_BACK][BLOCK]: scores, then p; dout . v, then ds */
     size_t lo[GROUP_BACK], hi[GROUP_BACK]; /* keys of the block that a row sees */
     size_t from[BLOCK], to[BLOCK];         /* rows of the group that a key is seen by */
 };
@@ -43,8 +44,10 @@ static void narrow_row(float *out, const float *x, size_t n)
         lanes_store_n(out + i, lanes_load(x + i), n - i);
 }
 
-/* Loads (or stores, if out) the running gradients of the n keys from first on; segments that want none read as zero. */
-static void block_gradients(struct backward_state *b, struct cursor *c, size_t first, size_t n, bool out)
+/* Loads (or stores, if out) the running gradients of the n keys from first on; segments that want
+ * none read as zero. */
+static void block_gradients(struct backward_state *b, struct cursor *c, size_t first, size_t n,
+                            bool out)
 {
     const struct cart_attn_item *it = b->w->item;
     size_t DH = b->d->DH;
@@ -150,12 +153,14 @@ static void group_weights(struct backward_state *b, size_t i, size_t n)
             struct lanes p = lanes_mul(lanes_exp_falling(x), inverse);
 
             lanes_store(s + v, p);
-            lanes_store(dp + v, lanes_mul(lanes_mul(p, lanes_sub(lanes_load(dp + v), delta)), scale));
+            lanes_store(dp + v,
+                        lanes_mul(lanes_mul(p, lanes_sub(lanes_load(dp + v), delta)), scale));
         }
     }
 }
 
-/* The rows of the group that see each key: neighbours, since the band of keys moves on with the row. */
+/* The rows of the group that see each key: neighbours, since the band of keys moves on with the
+ * row. */
 static void group_bands(struct backward_state *b, size_t n)
 {
     size_t all = 0;
@@ -174,7 +179,8 @@ static void group_bands(struct backward_state *b, size_t n)
     }
 }
 
-/* out [BLOCK][DHp] += transposed(coef [n][BLOCK]) . vec [n][DHp], each key over the rows that see it. */
+/* out [BLOCK][DHp] += transposed(coef [n][BLOCK]) . vec [n][DHp], each key over the rows that see
+ * it. */
 static void keys_add(struct backward_state *b, float *out, const float *coef, const float *vec)
 {
     for (size_t j = 0; j < BLOCK; j += TILE_ROWS) {
@@ -194,7 +200,8 @@ static void group_back(struct backward_state *b, size_t i, size_t n, size_t firs
     group_dots(b, i, n);
     group_weights(b, i, n);
     for (size_t r = 0; b->w->dq && r < n; r += TILE_ROWS) {
-        struct sum_args a = {b->dq + (i + r) * DHp, DHp, b->dp + r * BLOCK, BLOCK, 1, b->block.k, b->block.ldk};
+        struct sum_args a = {b->dq + (i + r) * DHp, DHp, b->dp + r * BLOCK, BLOCK, 1, b->block.k,
+                             b->block.ldk};
 
         sum_banded(min_size(TILE_ROWS, n - r), &a, DHp, b->lo + r, b->hi + r);
     }
@@ -214,7 +221,8 @@ static void rows_seeing(const struct backward_state *b, size_t first, size_t *fr
     size_t window = b->d->window, t0 = first > it->pos0 ? first - it->pos0 : 0, t1 = it->T;
 
     if (window) {
-        size_t end = first + BLOCK - 1 + window; /* the first position past the window of the last key */
+        size_t end =
+            first + BLOCK - 1 + window; /* the first position past the window of the last key */
 
         t1 = end <= it->pos0 ? 0 : min_size(t1, end - it->pos0);
     }
@@ -248,9 +256,11 @@ static void chunk_back(struct backward_state *b)
     chunk_store(b);
 }
 
-static void backward(const struct cart_attn_backward_work *w, const struct cart_attn_dims *d, size_t kv, void *scratch)
+static void backward(const struct cart_attn_backward_work *w, const struct cart_attn_dims *d,
+                     size_t kv, void *scratch)
 {
-    struct backward_state b = {.w = w, .d = d, .kv = kv, .DHp = cart_attn_padded(d->DH), .G = d->H / d->HK};
+    struct backward_state b = {
+        .w = w, .d = d, .kv = kv, .DHp = cart_attn_padded(d->DH), .G = d->H / d->HK};
     size_t most = min_size(chunk_most(b.DHp), w->r1 - w->r0);
     float *space = scratch;
 

@@ -1,5 +1,6 @@
-/* Attention, written once for all variants over lanes. A forward unit keeps the state of its rows in scratch and walks
- * the blocks of keys: scores of a group of rows (dots), softmax, weighted values (sum). */
+/* Attention, written once for all variants over lanes. A forward unit keeps the state of its rows
+ * in scratch and walks the blocks of keys: scores of a group of rows (dots), softmax, weighted
+ * values (sum). */
 #ifndef CART_TENSOR_ATTENTION_IMPL_H
 #define CART_TENSOR_ATTENTION_IMPL_H
 
@@ -35,8 +36,8 @@ static void row_of(const struct cart_attn_forward_work *w, const struct cart_att
     *g = r % G;
 }
 
-static void state_init(struct forward_state *f, const struct cart_attn_forward_work *w, const struct cart_attn_dims *d,
-                       size_t kv, void *scratch)
+static void state_init(struct forward_state *f, const struct cart_attn_forward_work *w,
+                       const struct cart_attn_dims *d, size_t kv, void *scratch)
 {
     float *space = scratch;
     size_t n = w->r1 - w->r0, DHp = cart_attn_padded(d->DH);
@@ -67,22 +68,25 @@ static void state_init(struct forward_state *f, const struct cart_attn_forward_w
         f->pos[r] = it->pos0 + t;
         f->m[r] = -INFINITY;
         f->l[r] = f->L[r] = f->M[r] = 0;
-        widen_row(f->q + r * DHp, it->q + t * it->ldq + (kv * (d->H / d->HK) + g) * d->DH, CART_F32, 0, d->DH);
+        widen_row(f->q + r * DHp, it->q + t * it->ldq + (kv * (d->H / d->HK) + g) * d->DH, CART_F32,
+                  0, d->DH);
     }
 }
 
 /* Row r sees keys [*lo, *hi) of the block that starts at key first; empty is 0, 0. */
-static void visible(const struct cart_attn_dims *d, size_t pos, size_t first, size_t *lo, size_t *hi)
+static void visible(const struct cart_attn_dims *d, size_t pos, size_t first, size_t *lo,
+                    size_t *hi)
 {
-    size_t from = max_size(cart_attn_first_key(d, pos), first), to = min_size(pos + 1, first + BLOCK);
+    size_t from = max_size(cart_attn_first_key(d, pos), first),
+           to = min_size(pos + 1, first + BLOCK);
 
     *lo = from < to ? from - first : 0;
     *hi = from < to ? to - first : 0;
 }
 
 /* Scaled scores, with -inf for keys that a row does not see, and the new maximum of each row. */
-static void group_maxima(float *s, size_t n, const size_t *lo, const size_t *hi, float scale, const float *m,
-                         float *m_new)
+static void group_maxima(float *s, size_t n, const size_t *lo, const size_t *hi, float scale,
+                         const float *m, float *m_new)
 {
     struct lanes factor = lanes_set(scale);
 
@@ -97,7 +101,8 @@ static void group_maxima(float *s, size_t n, const size_t *lo, const size_t *hi,
             size_t at = LANES * v;
 
             if (part)
-                x = lanes_keep(x, lo[i] > at ? lo[i] - at : 0, hi[i] > at ? hi[i] - at : 0, -INFINITY);
+                x = lanes_keep(x, lo[i] > at ? lo[i] - at : 0, hi[i] > at ? hi[i] - at : 0,
+                               -INFINITY);
             lanes_store(s + at, x);
             top = lanes_max(x, top);
         }
@@ -141,7 +146,8 @@ static void row_scale(float *o, float a, size_t DHp)
 static void group_attend(struct forward_state *f, size_t r, size_t n, size_t first)
 {
     size_t lo[GROUP], hi[GROUP], DHp = f->DHp;
-    float m_old[GROUP_PADDED] = {0}, m_new[GROUP_PADDED] = {0}, alpha[GROUP_PADDED], sum[GROUP_PADDED];
+    float m_old[GROUP_PADDED] = {0}, m_new[GROUP_PADDED] = {0}, alpha[GROUP_PADDED],
+          sum[GROUP_PADDED];
 
     for (size_t i = 0; i < n; i++) {
         visible(f->d, f->pos[r + i], first, &lo[i], &hi[i]);
@@ -168,7 +174,8 @@ static void group_attend(struct forward_state *f, size_t r, size_t n, size_t fir
             row_scale(f->o + (r + i) * DHp, alpha[i], DHp);
     }
     for (size_t i = 0; i < n; i += TILE_ROWS) {
-        struct sum_args a = {f->o + (r + i) * DHp, DHp, f->s + i * BLOCK, BLOCK, 1, f->block.v, f->block.ldv};
+        struct sum_args a = {f->o + (r + i) * DHp, DHp,         f->s + i * BLOCK, BLOCK, 1,
+                             f->block.v,           f->block.ldv};
 
         sum_banded(min_size(TILE_ROWS, n - i), &a, DHp, lo + i, hi + i);
     }
@@ -200,7 +207,8 @@ static void join_rows(struct forward_state *f, size_t r0, size_t r1)
             for (size_t c = 0; c < DHp; c += LANES) {
                 struct lanes part = lanes_mul(lanes_load(o + c), lanes_set(factor[1]));
 
-                lanes_store(total + c, lanes_fma(lanes_load(total + c), lanes_set(factor[0]), part));
+                lanes_store(total + c,
+                            lanes_fma(lanes_load(total + c), lanes_set(factor[0]), part));
             }
         }
         f->m[r] = -INFINITY;
@@ -210,8 +218,8 @@ static void join_rows(struct forward_state *f, size_t r0, size_t r1)
 }
 
 /* Rows r0 .. r1 - 1 meet the blocks [b0, b1) of an item's keys, as far as they see them. */
-static void rows_attend(struct forward_state *f, size_t r0, size_t r1, const struct cart_attn_item *it, size_t b0,
-                        size_t b1)
+static void rows_attend(struct forward_state *f, size_t r0, size_t r1,
+                        const struct cart_attn_item *it, size_t b0, size_t b1)
 {
     struct cursor cur = {it->segs, 0};
     size_t last = 0, begin = SIZE_MAX;
@@ -225,8 +233,8 @@ static void rows_attend(struct forward_state *f, size_t r0, size_t r1, const str
     for (size_t b = b0; b < b1; b++) {
         size_t first = b * BLOCK;
 
-        block_read(&f->block, &cur, it, f->d, f->kv, first, min_size(BLOCK, last + 1 - first), false,
-                   r1 - r0 > GROUP);
+        block_read(&f->block, &cur, it, f->d, f->kv, first, min_size(BLOCK, last + 1 - first),
+                   false, r1 - r0 > GROUP);
         block_transpose(f->kt, f->block.k, f->block.ldk, f->DHp);
         for (size_t r = r0; r < r1; r += GROUP) {
             size_t n = min_size(GROUP, r1 - r), seen = 0;
@@ -271,7 +279,8 @@ static void rows_finish(struct forward_state *f, const struct cart_attn_forward_
     }
 }
 
-static void forward(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d, size_t kv, void *scratch)
+static void forward(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d,
+                    size_t kv, void *scratch)
 {
     struct forward_state f;
 
@@ -293,8 +302,8 @@ static void forward(const struct cart_attn_forward_work *w, const struct cart_at
     rows_finish(&f, w);
 }
 
-static void forward_span(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d, size_t kv, size_t span,
-                         float *part, void *scratch)
+static void forward_span(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d,
+                         size_t kv, size_t span, float *part, void *scratch)
 {
     struct forward_state f;
     size_t blocks = CART_ATTN_SPAN / BLOCK;
@@ -310,8 +319,8 @@ static void forward_span(const struct cart_attn_forward_work *w, const struct ca
     }
 }
 
-static void join(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d, size_t kv, size_t n_spans,
-                 const float *parts, void *scratch)
+static void join(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d, size_t kv,
+                 size_t n_spans, const float *parts, void *scratch)
 {
     struct forward_state f;
 

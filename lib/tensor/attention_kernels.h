@@ -1,21 +1,25 @@
-/* What a variant provides for attention.c: the work of one unit. Private to lib/tensor and its tests. A *row* is one
- * query of one head: row r of an item is query r / G, head r % G of the G = H / HK heads that read one KV head. */
+/* What a variant provides for attention.c: the work of one unit. Private to lib/tensor and its
+ * tests. A *row* is one query of one head: row r of an item is query r / G, head r % G of the G = H
+ * / HK heads that read one KV head. */
 #ifndef CART_TENSOR_ATTENTION_KERNELS_H
 #define CART_TENSOR_ATTENTION_KERNELS_H
 
 #include "tensor/attention.h"
 
-/* Kernels use the first part of a worker's scratch; attention.c keeps the rest for what units share. */
+/* Kernels use the first part of a worker's scratch; attention.c keeps the rest for what units
+ * share. */
 #define CART_ATTN_SCRATCH ((size_t)3 << 20)
 
-/* Most rows of one forward unit: their state fits into the scratch, and where heads are not very wide into a cache. */
+/* Most rows of one forward unit: their state fits into the scratch, and where heads are not very
+ * wide into a cache. */
 static inline size_t cart_attn_rows_fit(size_t DH)
 {
     return DH <= 128 ? 384 : 144;
 }
 
-/* Rows r0 .. r1 - 1 of one item; or, where n_items > 1, all rows of each item (r0 = 0, r1 their sum). The first shared
- * keys (a multiple of CART_ATTN_BLOCK) of the items are the same memory. r1 - r0 <= cart_attn_rows_fit(DH). */
+/* Rows r0 .. r1 - 1 of one item; or, where n_items > 1, all rows of each item (r0 = 0, r1 their
+ * sum). The first shared keys (a multiple of CART_ATTN_BLOCK) of the items are the same memory. r1
+ * - r0 <= cart_attn_rows_fit(DH). */
 struct cart_attn_forward_work {
     const struct cart_attn_item *items;
     size_t n_items, r0, r1, shared;
@@ -30,17 +34,20 @@ struct cart_attn_backward_work {
 };
 
 struct cart_attention_kernels {
-    void (*forward)(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d, size_t kv, void *scratch);
+    void (*forward)(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d,
+                    size_t kv, void *scratch);
 
-    /* One span of keys alone, for a few rows of one item: part [r1 - r0][DHp + 2] holds o, m and l of each row; l = 0
-     * says that no key of the span is visible. Then join takes n_spans such parts, laid one after another, and
-     * finishes the rows. The two together give the bits of forward. */
-    void (*forward_span)(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d, size_t kv, size_t span,
-                         float *part, void *scratch);
-    void (*join)(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d, size_t kv, size_t n_spans,
-                 const float *parts, void *scratch);
+    /* One span of keys alone, for a few rows of one item: part [r1 - r0][DHp + 2] holds o, m and l
+     * of each row; l = 0 says that no key of the span is visible. Then join takes n_spans such
+     * parts, laid one after another, and finishes the rows. The two together give the bits of
+     * forward. */
+    void (*forward_span)(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d,
+                         size_t kv, size_t span, float *part, void *scratch);
+    void (*join)(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d, size_t kv,
+                 size_t n_spans, const float *parts, void *scratch);
 
-    void (*backward)(const struct cart_attn_backward_work *w, const struct cart_attn_dims *d, size_t kv, void *scratch);
+    void (*backward)(const struct cart_attn_backward_work *w, const struct cart_attn_dims *d,
+                     size_t kv, void *scratch);
 };
 
 /* DHp: DH filled up to whole vectors. */
@@ -56,11 +63,13 @@ static inline size_t cart_attn_first_key(const struct cart_attn_dims *d, size_t 
 }
 
 /* The functions of attention.h with a chosen variant. */
-void cart_attention_forward_with(const struct cart_attention_kernels *kernels, const struct cart_attn_item *items,
-                                 size_t n, const struct cart_attn_dims *d, struct cart_pool *pool);
-void cart_attention_backward_with(const struct cart_attention_kernels *kernels, const struct cart_attn_item *items,
-                                  const struct cart_attn_grad *grads, size_t n, const struct cart_attn_dims *d,
-                                  struct cart_pool *pool);
+void cart_attention_forward_with(const struct cart_attention_kernels *kernels,
+                                 const struct cart_attn_item *items, size_t n,
+                                 const struct cart_attn_dims *d, struct cart_pool *pool);
+void cart_attention_backward_with(const struct cart_attention_kernels *kernels,
+                                  const struct cart_attn_item *items,
+                                  const struct cart_attn_grad *grads, size_t n,
+                                  const struct cart_attn_dims *d, struct cart_pool *pool);
 
 extern const struct cart_attention_kernels cart_attention_kernels_generic;
 extern const struct cart_attention_kernels cart_attention_kernels_fma;

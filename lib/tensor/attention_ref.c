@@ -1,5 +1,5 @@
-/* The definition of attention and its gradients: one query, one head, one key at a time. See attention.h for the
- * formulas and orders, which this file follows line by line. */
+/* The definition of attention and its gradients: one query, one head, one key at a time. See
+ * attention.h for the formulas and orders, which this file follows line by line. */
 #include "tensor/attention.h"
 
 #include "tensor/mathf.h"
@@ -32,8 +32,8 @@ static size_t find_segment(const struct cart_attn_item *it, size_t j, size_t *ro
 }
 
 /* k and v of logical key j, head kv, as f32 [DH]. */
-static void key_read(const struct cart_attn_item *it, const struct cart_attn_dims *d, size_t j, size_t kv, float *k,
-                     float *v)
+static void key_read(const struct cart_attn_item *it, const struct cart_attn_dims *d, size_t j,
+                     size_t kv, float *k, float *v)
 {
     size_t row;
     const struct cart_kv_segment *s = &it->segs[find_segment(it, j, &row)];
@@ -62,8 +62,8 @@ static float tree_of_halves(float lane[LANES])
 }
 
 /* One block of visible keys j0 .. j1 - 1 joins the state of its span. */
-static void add_block(const struct cart_attn_item *it, const struct cart_attn_dims *d, const float *q, size_t kv,
-                      size_t j0, size_t j1, float *m, float *l, float *o)
+static void add_block(const struct cart_attn_item *it, const struct cart_attn_dims *d,
+                      const float *q, size_t kv, size_t j0, size_t j1, float *m, float *l, float *o)
 {
     float s[CART_ATTN_BLOCK], lane[LANES] = {0}, m_new = *m, alpha;
     float k[CART_ATTN_HEAD_MAX], v[CART_ATTN_HEAD_MAX];
@@ -90,7 +90,8 @@ static void add_block(const struct cart_attn_item *it, const struct cart_attn_di
     *m = m_new;
 }
 
-static void forward_row(const struct cart_attn_item *it, const struct cart_attn_dims *d, size_t t, size_t h)
+static void forward_row(const struct cart_attn_item *it, const struct cart_attn_dims *d, size_t t,
+                        size_t h)
 {
     size_t kv = h / (d->H / d->HK), pos = it->pos0 + t, end = pos + 1;
     size_t begin = d->window && end > d->window ? end - d->window : 0;
@@ -105,7 +106,8 @@ static void forward_row(const struct cart_attn_item *it, const struct cart_attn_
         for (size_t i = 0; i < d->DH; i++)
             o[i] = 0;
         for (size_t j = span; j < span + CART_ATTN_SPAN && j < end; j += CART_ATTN_BLOCK) {
-            size_t j0 = j > begin ? j : begin, j1 = j + CART_ATTN_BLOCK < end ? j + CART_ATTN_BLOCK : end;
+            size_t j0 = j > begin ? j : begin,
+                   j1 = j + CART_ATTN_BLOCK < end ? j + CART_ATTN_BLOCK : end;
 
             if (j0 < j1)
                 add_block(it, d, q, kv, j0, j1, &m, &l, o);
@@ -133,7 +135,8 @@ static void forward_row(const struct cart_attn_item *it, const struct cart_attn_
     }
 }
 
-void cart_attention_forward_ref(const struct cart_attn_item *items, size_t n, const struct cart_attn_dims *d)
+void cart_attention_forward_ref(const struct cart_attn_item *items, size_t n,
+                                const struct cart_attn_dims *d)
 {
     for (size_t i = 0; i < n; i++)
         for (size_t t = 0; t < items[i].T; t++)
@@ -141,8 +144,8 @@ void cart_attention_forward_ref(const struct cart_attn_item *items, size_t n, co
                 forward_row(&items[i], d, t, h);
 }
 
-static void backward_row(const struct cart_attn_item *it, const struct cart_attn_grad *g, const struct cart_attn_dims *d,
-                         size_t t, size_t h)
+static void backward_row(const struct cart_attn_item *it, const struct cart_attn_grad *g,
+                         const struct cart_attn_dims *d, size_t t, size_t h)
 {
     size_t kv = h / (d->H / d->HK), end = it->pos0 + t + 1;
     size_t begin = d->window && end > d->window ? end - d->window : 0;
@@ -150,7 +153,8 @@ static void backward_row(const struct cart_attn_item *it, const struct cart_attn
     const float *dout = g->dout + t * g->lddo + h * d->DH;
     const float *stats = it->stats + (t * d->H + h) * 2;
     float *dq = g->dq + t * g->lddq + h * d->DH;
-    float k[CART_ATTN_HEAD_MAX], v[CART_ATTN_HEAD_MAX], lane[LANES] = {0}, delta, inverse = 1.0f / stats[1];
+    float k[CART_ATTN_HEAD_MAX], v[CART_ATTN_HEAD_MAX], lane[LANES] = {0}, delta,
+                                                        inverse = 1.0f / stats[1];
 
     for (size_t i = 0; i < (d->DH + LANES - 1) / LANES * LANES; i++)
         lane[i % LANES] = fmaf(i < d->DH ? dout[i] : 0, i < d->DH ? out[i] : 0, lane[i % LANES]);
@@ -174,7 +178,8 @@ static void backward_row(const struct cart_attn_item *it, const struct cart_attn
     }
 }
 
-void cart_attention_backward_ref(const struct cart_attn_item *items, const struct cart_attn_grad *grads, size_t n,
+void cart_attention_backward_ref(const struct cart_attn_item *items,
+                                 const struct cart_attn_grad *grads, size_t n,
                                  const struct cart_attn_dims *d)
 {
     for (size_t i = 0; i < n; i++)

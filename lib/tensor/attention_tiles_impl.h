@@ -1,5 +1,5 @@
-/* The two register tiles that all of attention is made of, the reading of blocks of keys, and their layout. Included
- * once by each attention variant through attention_impl.h. */
+/* The two register tiles that all of attention is made of, the reading of blocks of keys, and their
+ * layout. Included once by each attention variant through attention_impl.h. */
 #ifndef CART_TENSOR_ATTENTION_TILES_IMPL_H
 #define CART_TENSOR_ATTENTION_TILES_IMPL_H
 
@@ -19,9 +19,10 @@ static inline size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-/* s[i][j] = chain over c ascending of q[i][c] * kt[c][j], for n rows and nv vectors of keys; kt and s have rows of BLOCK. */
-CART_ALWAYS_INLINE void dots_template(const int n, const int nv, const float *q, size_t ldq, size_t DH, const float *kt,
-                                      float *s)
+/* s[i][j] = chain over c ascending of q[i][c] * kt[c][j], for n rows and nv vectors of keys; kt and
+ * s have rows of BLOCK. */
+CART_ALWAYS_INLINE void dots_template(const int n, const int nv, const float *q, size_t ldq,
+                                      size_t DH, const float *kt, float *s)
 {
     struct lanes acc[TILE_ROWS][LANES_TILE];
 
@@ -54,8 +55,8 @@ CART_ALWAYS_INLINE void dots_template(const int n, const int nv, const float *q,
             lanes_store(s + (size_t)i * BLOCK + LANES * v, acc[i][v]);
 }
 
-/* A sum of vectors with coefficients: out[i] += chain over x ascending in [x0, x1) of coef[i, x] * vec[x], for n rows
- * of nv vectors. */
+/* A sum of vectors with coefficients: out[i] += chain over x ascending in [x0, x1) of coef[i, x] *
+ * vec[x], for n rows of nv vectors. */
 struct sum_args {
     float *out;
     size_t ldo;
@@ -65,7 +66,8 @@ struct sum_args {
     size_t ldv;
 };
 
-CART_ALWAYS_INLINE void sum_template(const int n, const int nv, const struct sum_args *a, size_t x0, size_t x1)
+CART_ALWAYS_INLINE void sum_template(const int n, const int nv, const struct sum_args *a, size_t x0,
+                                     size_t x1)
 {
     struct lanes acc[TILE_ROWS][LANES_TILE];
     const float *coef = a->coef + x0 * a->step_x, *vec = a->vec + x0 * a->ldv;
@@ -100,15 +102,16 @@ CART_ALWAYS_INLINE void sum_template(const int n, const int nv, const struct sum
             lanes_store(a->out + (size_t)i * a->ldo + LANES * v, acc[i][v]);
 }
 
-#define TILES(n, nv)                                                                                            \
-    static __attribute__((noinline)) void dots_##n##_##nv(const float *q, size_t ldq, size_t DH,                \
-                                                          const float *kt, float *s)                            \
-    {                                                                                                           \
-        dots_template(n, nv, q, ldq, DH, kt, s);                                                                \
-    }                                                                                                           \
-    static __attribute__((noinline)) void sum_##n##_##nv(const struct sum_args *a, size_t x0, size_t x1)        \
-    {                                                                                                           \
-        sum_template(n, nv, a, x0, x1);                                                                         \
+#define TILES(n, nv)                                                                               \
+    static __attribute__((noinline)) void dots_##n##_##nv(const float *q, size_t ldq, size_t DH,   \
+                                                          const float *kt, float *s)               \
+    {                                                                                              \
+        dots_template(n, nv, q, ldq, DH, kt, s);                                                   \
+    }                                                                                              \
+    static __attribute__((noinline)) void sum_##n##_##nv(const struct sum_args *a, size_t x0,      \
+                                                         size_t x1)                                \
+    {                                                                                              \
+        sum_template(n, nv, a, x0, x1);                                                            \
     }
 #define TILES_OF(nv) TILES(1, nv) TILES(2, nv) TILES(3, nv) TILES(4, nv) TILES(5, nv) TILES(6, nv)
 #define TILE_TABLE(f, nv) f##_1_##nv, f##_2_##nv, f##_3_##nv, f##_4_##nv, f##_5_##nv, f##_6_##nv
@@ -126,7 +129,8 @@ static sum_fn *const sum_wide[TILE_ROWS] = {TILE_TABLE(sum, 4)};
 #endif
 
 /* Scores of n <= TILE_ROWS rows with keys j0 .. j1 - 1 of a block, in whole vectors. */
-static void dots(size_t n, const float *q, size_t ldq, size_t DH, const float *kt, float *s, size_t j0, size_t j1)
+static void dots(size_t n, const float *q, size_t ldq, size_t DH, const float *kt, float *s,
+                 size_t j0, size_t j1)
 {
     size_t first = j0 / LANES * LANES;
 
@@ -155,8 +159,10 @@ static void sum_columns(size_t n, const struct sum_args *a, size_t DHp, size_t x
         sum_narrow[n - 1](&part, x0, x1);
 }
 
-/* The same where row i takes only x in [lo[i], hi[i]): what all rows share as a tile, the rims row by row. */
-static void sum_banded(size_t n, const struct sum_args *a, size_t DHp, const size_t *lo, const size_t *hi)
+/* The same where row i takes only x in [lo[i], hi[i]): what all rows share as a tile, the rims row
+ * by row. */
+static void sum_banded(size_t n, const struct sum_args *a, size_t DHp, const size_t *lo,
+                       const size_t *hi)
 {
     size_t from = lo[0], to = hi[0];
     bool same = true;
@@ -178,7 +184,8 @@ static void sum_banded(size_t n, const struct sum_args *a, size_t DHp, const siz
 
             row.out += i * a->ldo;
             row.coef += i * a->step_i;
-            sum_columns(1, &row, DHp, rim ? max_size(to, lo[i]) : lo[i], rim ? hi[i] : min_size(from, hi[i]));
+            sum_columns(1, &row, DHp, rim ? max_size(to, lo[i]) : lo[i],
+                        rim ? hi[i] : min_size(from, hi[i]));
         }
         if (rim == 0 && from < to)
             sum_columns(n, a, DHp, from, to);
@@ -226,25 +233,27 @@ static void widen_row(float *out, const void *base, int dtype, size_t at, size_t
     }
 }
 
-/* A block of keys as the tiles want it: rows [BLOCK] of k and v, ldk and ldv apart (in place where they lie in one f32
- * segment and end at a whole vector; else the copies), DHp values each; keys that the block lacks are zero. */
+/* A block of keys as the tiles want it: rows [BLOCK] of k and v, ldk and ldv apart (in place where
+ * they lie in one f32 segment and end at a whole vector; else the copies), DHp values each; keys
+ * that the block lacks are zero. */
 struct block {
     const float *k, *v;
     size_t ldk, ldv;
     float *k_copy, *v_copy; /* [BLOCK][DHp] */
 };
 
-/* Reads keys first .. first + n - 1 of KV head kv, 0 < n <= BLOCK. compact_k and compact_v copy in any case: rows that
- * many tiles read again and again should not share a few sets of the cache. */
+/* Reads keys first .. first + n - 1 of KV head kv, 0 < n <= BLOCK. compact_k and compact_v copy in
+ * any case: rows that many tiles read again and again should not share a few sets of the cache. */
 static void block_read(struct block *b, struct cursor *c, const struct cart_attn_item *it,
-                       const struct cart_attn_dims *d, size_t kv, size_t first, size_t n, bool compact_k,
-                       bool compact_v)
+                       const struct cart_attn_dims *d, size_t kv, size_t first, size_t n,
+                       bool compact_k, bool compact_v)
 {
     size_t DHp = cart_attn_padded(d->DH);
     bool plain;
 
     cursor_seek(c, it, first);
-    plain = n == BLOCK && DHp == d->DH && c->seg->dtype == CART_F32 && first - c->base + n <= c->seg->rows;
+    plain = n == BLOCK && DHp == d->DH && c->seg->dtype == CART_F32 &&
+            first - c->base + n <= c->seg->rows;
     b->k = b->k_copy;
     b->v = b->v_copy;
     b->ldk = b->ldv = DHp;

@@ -1,6 +1,7 @@
-/* The steps of exp in f32, once: for cart_expf and, lane by lane, for every kernel. Private to lib/tensor.
- *   n = round(x / ln 2), by adding and taking away 1.5 * 2^23; r = x - n ln 2 in two fmaf; exp(r) by a polynomial of
- *   degree 6 (minimax on +-ln(2)/2, relative error 3e-9); times 2^n. */
+/* The steps of exp in f32, once: for cart_expf and, lane by lane, for every kernel. Private to
+ * lib/tensor. n = round(x / ln 2), by adding and taking away 1.5 * 2^23; r = x - n ln 2 in two
+ * fmaf; exp(r) by a polynomial of degree 6 (minimax on +-ln(2)/2, relative error 3e-9); times 2^n.
+ */
 #ifndef CART_TENSOR_EXPF_IMPL_H
 #define CART_TENSOR_EXPF_IMPL_H
 
@@ -16,8 +17,8 @@
 #define EXPF_C4 0.0416683903521f
 #define EXPF_C5 0.00836874497873f
 #define EXPF_C6 0.00138145696476f
-#define EXPF_LOW -87.3365f  /* below: +0, so no result is subnormal */
-#define EXPF_HIGH 88.7228f  /* above: +inf */
+#define EXPF_LOW -87.3365f   /* below: +0, so no result is subnormal */
+#define EXPF_HIGH 88.7228f   /* above: +inf */
 #define EXPF_ONE 0x3f800000u /* the bits of 1.0f */
 
 static inline float expf_from_bits(uint32_t u)

@@ -41,7 +41,8 @@ CART_ALWAYS_INLINE void lanes_store(float *p, struct lanes a)
 /* All ones in lane i of a half for first + i < n. */
 CART_ALWAYS_INLINE __m256i lanes_half_mask(size_t n, int first)
 {
-    __m256i index = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(first));
+    __m256i index =
+        _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(first));
 
     return _mm256_cmpgt_epi32(_mm256_set1_epi32((int)n), index);
 }
@@ -49,7 +50,8 @@ CART_ALWAYS_INLINE __m256i lanes_half_mask(size_t n, int first)
 /* The first n < 16 lanes; the others are +0 and their memory is not touched. */
 CART_ALWAYS_INLINE struct lanes lanes_load_n(const float *p, size_t n)
 {
-    return LANES_OF(_mm256_maskload_ps(p, lanes_half_mask(n, 0)), _mm256_maskload_ps(p + 8, lanes_half_mask(n, 8)));
+    return LANES_OF(_mm256_maskload_ps(p, lanes_half_mask(n, 0)),
+                    _mm256_maskload_ps(p + 8, lanes_half_mask(n, 8)));
 }
 
 CART_ALWAYS_INLINE void lanes_store_n(float *p, struct lanes a, size_t n)
@@ -66,7 +68,8 @@ CART_ALWAYS_INLINE struct lanes lanes_load_f16(const uint16_t *p)
 
 CART_ALWAYS_INLINE __m256 lanes_half_bf16(const uint16_t *p)
 {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
 
 CART_ALWAYS_INLINE struct lanes lanes_load_bf16(const uint16_t *p)
@@ -116,8 +119,10 @@ CART_ALWAYS_INLINE struct lanes lanes_max(struct lanes a, struct lanes b)
 /* Lane i of a for lo <= i < hi, fill elsewhere. */
 CART_ALWAYS_INLINE struct lanes lanes_keep(struct lanes a, size_t lo, size_t hi, float fill)
 {
-    __m256i lo0 = lanes_half_mask(lo > 16 ? 16 : lo, 0), lo1 = lanes_half_mask(lo > 16 ? 16 : lo, 8);
-    __m256i hi0 = lanes_half_mask(hi > 16 ? 16 : hi, 0), hi1 = lanes_half_mask(hi > 16 ? 16 : hi, 8);
+    __m256i lo0 = lanes_half_mask(lo > 16 ? 16 : lo, 0),
+            lo1 = lanes_half_mask(lo > 16 ? 16 : lo, 8);
+    __m256i hi0 = lanes_half_mask(hi > 16 ? 16 : hi, 0),
+            hi1 = lanes_half_mask(hi > 16 ? 16 : hi, 8);
     __m256 f = _mm256_set1_ps(fill);
 
     return LANES_OF(_mm256_blendv_ps(f, a.lo, _mm256_castsi256_ps(_mm256_andnot_si256(lo0, hi0))),
@@ -134,7 +139,8 @@ CART_ALWAYS_INLINE struct lanes lanes_zero_below(struct lanes x, float bound, st
 }
 
 /* x > bound ? a : b. */
-CART_ALWAYS_INLINE struct lanes lanes_if_above(struct lanes x, float bound, struct lanes a, struct lanes b)
+CART_ALWAYS_INLINE struct lanes lanes_if_above(struct lanes x, float bound, struct lanes a,
+                                               struct lanes b)
 {
     __m256 c = _mm256_set1_ps(bound);
 
@@ -149,7 +155,8 @@ CART_ALWAYS_INLINE __m256 lanes_half_power2(__m256 t, uint32_t one)
     return _mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32((int)one)));
 }
 
-/* The bits of t shifted into the exponent field, plus one: 2^n for the t = n + EXPF_MAGIC of exp. */
+/* The bits of t shifted into the exponent field, plus one: 2^n for the t = n + EXPF_MAGIC of exp.
+ */
 CART_ALWAYS_INLINE struct lanes lanes_power2(struct lanes t, uint32_t one)
 {
     return LANES_OF(lanes_half_power2(t.lo, one), lanes_half_power2(t.hi, one));
@@ -228,7 +235,8 @@ CART_ALWAYS_INLINE double dlanes_sum(struct dlanes c)
 }
 
 /* One quarter of the exchange below: rows 8 r .. 8 r + 7, columns 8 c .. 8 c + 7. */
-CART_ALWAYS_INLINE void lanes_transpose8(const struct lanes in[LANES], int r, int c, float *out, size_t ldo)
+CART_ALWAYS_INLINE void lanes_transpose8(const struct lanes in[LANES], int r, int c, float *out,
+                                         size_t ldo)
 {
     __m256 t[8], u[8];
 

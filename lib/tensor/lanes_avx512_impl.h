@@ -109,16 +109,20 @@ CART_ALWAYS_INLINE struct lanes lanes_keep(struct lanes a, size_t lo, size_t hi,
 /* x < bound ? 0 : a. */
 CART_ALWAYS_INLINE struct lanes lanes_zero_below(struct lanes x, float bound, struct lanes a)
 {
-    return LANES_OF(_mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(bound), _CMP_NLT_UQ), a.v));
+    return LANES_OF(
+        _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(bound), _CMP_NLT_UQ), a.v));
 }
 
 /* x > bound ? a : b. */
-CART_ALWAYS_INLINE struct lanes lanes_if_above(struct lanes x, float bound, struct lanes a, struct lanes b)
+CART_ALWAYS_INLINE struct lanes lanes_if_above(struct lanes x, float bound, struct lanes a,
+                                               struct lanes b)
 {
-    return LANES_OF(_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(bound), _CMP_GT_OQ), b.v, a.v));
+    return LANES_OF(
+        _mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, _mm512_set1_ps(bound), _CMP_GT_OQ), b.v, a.v));
 }
 
-/* The bits of t shifted into the exponent field, plus one: 2^n for the t = n + EXPF_MAGIC of exp. */
+/* The bits of t shifted into the exponent field, plus one: 2^n for the t = n + EXPF_MAGIC of exp.
+ */
 CART_ALWAYS_INLINE struct lanes lanes_power2(struct lanes t, uint32_t one)
 {
     __m512i bits = _mm512_slli_epi32(_mm512_castps_si512(t.v), 23);
@@ -211,7 +215,8 @@ CART_ALWAYS_INLINE void lanes_transpose(const struct lanes in[LANES], float *out
     /* Quarter q of u[4 g + c] now holds column 4 q + c of rows 4 g .. 4 g + 3. */
 #pragma GCC unroll 4
     for (int c = 0; c < 4; c++) {
-        __m512 a = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x88), b = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xdd);
+        __m512 a = _mm512_shuffle_f32x4(u[c], u[4 + c], 0x88),
+               b = _mm512_shuffle_f32x4(u[c], u[4 + c], 0xdd);
         __m512 e = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0x88);
         __m512 f = _mm512_shuffle_f32x4(u[8 + c], u[12 + c], 0xdd);
 

@@ -4,7 +4,8 @@
 
 #define LANES_TILE 1
 
-/* Sanitizers look at every access to the arrays: inlined many times over, these would take minutes to compile. */
+/* Sanitizers look at every access to the arrays: inlined many times over, these would take minutes
+ * to compile. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define LANES_INLINE static __attribute__((noinline, unused))
 #else
@@ -20,11 +21,11 @@ struct dlanes {
 };
 
 /* Runs one statement for each lane i of a new struct lanes r and returns it. */
-#define LANES_EACH(expr)               \
-    struct lanes r;                    \
-                                       \
-    for (int i = 0; i < LANES; i++)    \
-        r.x[i] = (expr);               \
+#define LANES_EACH(expr)                                                                           \
+    struct lanes r;                                                                                \
+                                                                                                   \
+    for (int i = 0; i < LANES; i++)                                                                \
+        r.x[i] = (expr);                                                                           \
     return r
 
 LANES_INLINE struct lanes lanes_set(float x)
@@ -114,7 +115,8 @@ LANES_INLINE struct lanes lanes_zero_below(struct lanes x, float bound, struct l
     LANES_EACH(x.x[i] < bound ? 0.0f : a.x[i]);
 }
 
-LANES_INLINE struct lanes lanes_if_above(struct lanes x, float bound, struct lanes a, struct lanes b)
+LANES_INLINE struct lanes lanes_if_above(struct lanes x, float bound, struct lanes a,
+                                         struct lanes b)
 {
     LANES_EACH(x.x[i] > bound ? a.x[i] : b.x[i]);
 }

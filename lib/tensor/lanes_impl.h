@@ -1,7 +1,8 @@
-/* Sixteen f32 lanes (struct lanes) and sixteen f64 lanes (struct dlanes), the unit of every order that the headers
- * fix, in the registers of the variant that includes this file: one zmm, two ymm, or an array that the compiler
- * vectorises as it can. Kernels are written once over these and give the same bits in each variant. Private to lib/tensor;
- * all functions are steps of one lane, independent of the others, unless said. */
+/* Sixteen f32 lanes (struct lanes) and sixteen f64 lanes (struct dlanes), the unit of every order
+ * that the headers fix, in the registers of the variant that includes this file: one zmm, two ymm,
+ * or an array that the compiler vectorises as it can. Kernels are written once over these and give
+ * the same bits in each variant. Private to lib/tensor; all functions are steps of one lane,
+ * independent of the others, unless said. */
 #ifndef CART_TENSOR_LANES_IMPL_H
 #define CART_TENSOR_LANES_IMPL_H
 
@@ -46,7 +47,8 @@ CART_ALWAYS_INLINE struct lanes lanes_exp(struct lanes x)
     struct lanes t = lanes_fma(x, lanes_set(EXPF_LOG2E), lanes_set(EXPF_MAGIC));
     struct lanes n = lanes_sub(t, lanes_set(EXPF_MAGIC));
     struct lanes r = lanes_fma(n, lanes_set(-EXPF_LN2_HI), x);
-    struct lanes scale = lanes_if_above(x, 0.0f, lanes_power2(t, EXPF_ONE - 0x00800000u), lanes_power2(t, EXPF_ONE));
+    struct lanes scale =
+        lanes_if_above(x, 0.0f, lanes_power2(t, EXPF_ONE - 0x00800000u), lanes_power2(t, EXPF_ONE));
     struct lanes p;
 
     r = lanes_fma(n, lanes_set(-EXPF_LN2_LO), r);

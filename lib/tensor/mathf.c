@@ -57,12 +57,14 @@ static double power2(int n)
 #define LOG2E 0x1.71547652b82fep+0
 #define ROUND 0x1.8p+52 /* adding and taking away rounds to an integer */
 
-/* exp(x + low) for |low| far below an ulp of x. Taylor to degree 13 on +-ln(2)/2: the first term left out is 4e-18. */
+/* exp(x + low) for |low| far below an ulp of x. Taylor to degree 13 on +-ln(2)/2: the first term
+ * left out is 4e-18. */
 static double exp_sum(double x, double low)
 {
-    static const double c[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0,
-                               1.0 / 362880.0,     1.0 / 40320.0,     1.0 / 5040.0,     1.0 / 720.0,
-                               1.0 / 120.0,        1.0 / 24.0,        1.0 / 6.0,        0.5};
+    static const double c[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0,
+                               1.0 / 3628800.0,    1.0 / 362880.0,    1.0 / 40320.0,
+                               1.0 / 5040.0,       1.0 / 720.0,       1.0 / 120.0,
+                               1.0 / 24.0,         1.0 / 6.0,         0.5};
     double n, r, tail, p;
     int k, half;
 
@@ -91,8 +93,8 @@ double cart_exp(double x)
     return exp_sum(x, 0);
 }
 
-/* log(x) = hi + lo, both f64, for finite x > 0. With x = 2^e m, m in [sqrt(1/2), sqrt(2)), s = (m - 1) / (m + 1):
- * log m = 2 s + 2 s^3 (1/3 + s^2/5 + ...); s itself is kept as a sum of two. */
+/* log(x) = hi + lo, both f64, for finite x > 0. With x = 2^e m, m in [sqrt(1/2), sqrt(2)), s = (m -
+ * 1) / (m + 1): log m = 2 s + 2 s^3 (1/3 + s^2/5 + ...); s itself is kept as a sum of two. */
 static void log_sum(double x, double *hi, double *lo)
 {
     uint64_t bits;
@@ -162,8 +164,9 @@ double cart_pow(double x, double y)
 #define HALF_PI 0x1.921fb54442d18p+0
 #define HALF_PI_LO 0x1.1a62633145c07p-54
 
-/* Reduction by a multiple n of pi/2: x - n HALF_PI is exact in one fma (both are multiples of 2^-52, the difference is
- * below 1), and the rest of pi/2 is taken away in double-double. Then Taylor series on +-pi/4. */
+/* Reduction by a multiple n of pi/2: x - n HALF_PI is exact in one fma (both are multiples of
+ * 2^-52, the difference is below 1), and the rest of pi/2 is taken away in double-double. Then
+ * Taylor series on +-pi/4. */
 void cart_sincos(double x, double *s, double *c)
 {
     double n, r0, p, p_low, r, low, z, sine, cosine, half, one;

@@ -25,8 +25,10 @@ static void split_unit(void *ctx, size_t unit, size_t worker)
     s->fn(s->ctx, from, from + (left < s->per_unit ? left : s->per_unit));
 }
 
-/* Runs fn over [0, n) in spans; cost is the number of values that one step touches, and spans are multiples of step. */
-static void split_run(struct cart_pool *pool, size_t n, size_t cost, size_t step, span_fn *fn, const void *ctx)
+/* Runs fn over [0, n) in spans; cost is the number of values that one step touches, and spans are
+ * multiples of step. */
+static void split_run(struct cart_pool *pool, size_t n, size_t cost, size_t step, span_fn *fn,
+                      const void *ctx)
 {
     struct split s = {fn, ctx, n, UNIT_VALUES / (cost ? cost : 1)};
 
@@ -61,8 +63,8 @@ static void norm_forward_span(const void *ctx, size_t from, size_t to)
 
     for (size_t m = from; m < to; m++)
         for (size_t h = 0; h < c->H; h++) {
-            float r = c->k->norm_forward(c->y + m * c->ldy + h * c->DH, c->x + m * c->ldx + h * c->DH, c->w, c->DH,
-                                         c->eps);
+            float r = c->k->norm_forward(c->y + m * c->ldy + h * c->DH,
+                                         c->x + m * c->ldx + h * c->DH, c->w, c->DH, c->eps);
 
             if (c->r_out)
                 c->r_out[m * c->H + h] = r;
@@ -79,32 +81,52 @@ static void norm_backward_span(const void *ctx, size_t from, size_t to)
                                 c->x + m * c->ldx + h * c->DH, c->r[m * c->H + h], c->w, c->DH);
 }
 
-void cart_headnorm_forward(float *y, size_t ldy, float *r, const float *x, size_t ldx, const float *w, size_t M, size_t H,
-                           size_t DH, float eps, struct cart_pool *pool)
+void cart_headnorm_forward(float *y, size_t ldy, float *r, const float *x, size_t ldx,
+                           const float *w, size_t M, size_t H, size_t DH, float eps,
+                           struct cart_pool *pool)
 {
-    struct norm c = {.y = y, .x = x, .w = w, .r_out = r, .ldy = ldy, .ldx = ldx, .H = H, .DH = DH, .eps = eps,
+    struct norm c = {.y = y,
+                     .x = x,
+                     .w = w,
+                     .r_out = r,
+                     .ldy = ldy,
+                     .ldx = ldx,
+                     .H = H,
+                     .DH = DH,
+                     .eps = eps,
                      .k = kernels()};
 
     split_run(pool, M, H * DH, 1, norm_forward_span, &c);
 }
 
-void cart_headnorm_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *x, size_t ldx,
-                            const float *r, const float *w, size_t M, size_t H, size_t DH, struct cart_pool *pool)
+void cart_headnorm_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *x,
+                            size_t ldx, const float *r, const float *w, size_t M, size_t H,
+                            size_t DH, struct cart_pool *pool)
 {
-    struct norm c = {.y = dx, .dy = dy, .x = x, .w = w, .r = r, .ldy = lddx, .lddy = lddy, .ldx = ldx, .H = H,
-                     .DH = DH, .k = kernels()};
+    struct norm c = {.y = dx,
+                     .dy = dy,
+                     .x = x,
+                     .w = w,
+                     .r = r,
+                     .ldy = lddx,
+                     .lddy = lddy,
+                     .ldx = ldx,
+                     .H = H,
+                     .DH = DH,
+                     .k = kernels()};
 
     split_run(pool, M, H * DH, 1, norm_backward_span, &c);
 }
 
-void cart_rmsnorm_forward(float *y, size_t ldy, float *r, const float *x, size_t ldx, const float *w, size_t M, size_t D,
-                          float eps, struct cart_pool *pool)
+void cart_rmsnorm_forward(float *y, size_t ldy, float *r, const float *x, size_t ldx,
+                          const float *w, size_t M, size_t D, float eps, struct cart_pool *pool)
 {
     cart_headnorm_forward(y, ldy, r, x, ldx, w, M, 1, D, eps, pool);
 }
 
-void cart_rmsnorm_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *x, size_t ldx,
-                           const float *r, const float *w, size_t M, size_t D, struct cart_pool *pool)
+void cart_rmsnorm_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *x,
+                           size_t ldx, const float *r, const float *w, size_t M, size_t D,
+                           struct cart_pool *pool)
 {
     cart_headnorm_backward(dx, lddx, dy, lddy, x, ldx, r, w, M, 1, D, pool);
 }
@@ -143,12 +165,13 @@ static void rope_span(const void *ctx, size_t from, size_t to)
     size_t half = c->rope->n_rot / 2;
 
     for (size_t m = from; m < to; m++)
-        c->k->rope(c->x + m * c->ldx, c->H, c->DH, c->cos + c->pos[m] * half, c->sin + c->pos[m] * half,
-                   c->rope->n_rot, c->rope->order, c->inverse);
+        c->k->rope(c->x + m * c->ldx, c->H, c->DH, c->cos + c->pos[m] * half,
+                   c->sin + c->pos[m] * half, c->rope->n_rot, c->rope->order, c->inverse);
 }
 
-void cart_rope_apply(float *x, size_t ldx, size_t M, size_t H, size_t DH, const uint32_t *pos, const float *cos,
-                     const float *sin, const struct cart_rope *rope, bool inverse, struct cart_pool *pool)
+void cart_rope_apply(float *x, size_t ldx, size_t M, size_t H, size_t DH, const uint32_t *pos,
+                     const float *cos, const float *sin, const struct cart_rope *rope, bool inverse,
+                     struct cart_pool *pool)
 {
     struct rotation c = {x, ldx, H, DH, pos, cos, sin, rope, inverse, kernels()};
 
@@ -171,7 +194,8 @@ static void swiglu_forward_span(const void *ctx, size_t from, size_t to)
     e->k->swiglu_forward(e->a + from, e->x + from, e->y + from, to - from);
 }
 
-void cart_swiglu_forward(float *out, const float *gate, const float *up, size_t n, struct cart_pool *pool)
+void cart_swiglu_forward(float *out, const float *gate, const float *up, size_t n,
+                         struct cart_pool *pool)
 {
     struct element e = {.a = out, .x = gate, .y = up, .k = kernels()};
 
@@ -182,11 +206,12 @@ static void swiglu_backward_span(const void *ctx, size_t from, size_t to)
 {
     const struct element *e = ctx;
 
-    e->k->swiglu_backward(e->a + from, e->b + from, e->x + from, e->y + from, e->z + from, to - from);
+    e->k->swiglu_backward(e->a + from, e->b + from, e->x + from, e->y + from, e->z + from,
+                          to - from);
 }
 
-void cart_swiglu_backward(float *dgate, float *dup, const float *dout, const float *gate, const float *up, size_t n,
-                          struct cart_pool *pool)
+void cart_swiglu_backward(float *dgate, float *dup, const float *dout, const float *gate,
+                          const float *up, size_t n, struct cart_pool *pool)
 {
     struct element e = {.a = dgate, .b = dup, .x = dout, .y = gate, .z = up, .k = kernels()};
 
@@ -233,10 +258,11 @@ static void adam_span(const void *ctx, size_t from, size_t to)
     e->k->adam_step(e->a + from, e->b + from, e->c + from, e->d + from, e->s, to - from, e->adam);
 }
 
-void cart_adam_step(float *x, float *m, float *v, float *grad, float grad_scale, size_t n, const struct cart_adam *a,
-                    struct cart_pool *pool)
+void cart_adam_step(float *x, float *m, float *v, float *grad, float grad_scale, size_t n,
+                    const struct cart_adam *a, struct cart_pool *pool)
 {
-    struct element e = {.a = x, .b = m, .c = v, .d = grad, .s = grad_scale, .adam = a, .k = kernels()};
+    struct element e = {
+        .a = x, .b = m, .c = v, .d = grad, .s = grad_scale, .adam = a, .k = kernels()};
 
     split_run(pool, n, 4, 16, adam_span, &e);
 }

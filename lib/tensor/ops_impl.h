@@ -1,5 +1,6 @@
-/* The kernels of ops.h over lanes; steps that neither sum nor need exp are plain loops, which the compiler turns into
- * vectors of the same values. The body of each ops variant, which defines OPS_NAME first. */
+/* The kernels of ops.h over lanes; steps that neither sum nor need exp are plain loops, which the
+ * compiler turns into vectors of the same values. The body of each ops variant, which defines
+ * OPS_NAME first. */
 #ifndef CART_TENSOR_OPS_IMPL_H
 #define CART_TENSOR_OPS_IMPL_H
 
@@ -41,7 +42,8 @@ static float norm_forward(float *y, const float *x, const float *w, size_t D, fl
     return r;
 }
 
-static void norm_backward(float *dx, const float *dy, const float *x, float r, const float *w, size_t D)
+static void norm_backward(float *dx, const float *dy, const float *x, float r, const float *w,
+                          size_t D)
 {
     struct dlanes sum = dlanes_zero();
     struct lanes scale = lanes_set(r), c;
@@ -62,8 +64,8 @@ static void norm_backward(float *dx, const float *dy, const float *x, float r, c
     }
 }
 
-static void rope_half(float *restrict a, float *restrict b, const float *restrict cos, const float *restrict sin,
-                      size_t n, float sign)
+static void rope_half(float *restrict a, float *restrict b, const float *restrict cos,
+                      const float *restrict sin, size_t n, float sign)
 {
     for (size_t j = 0; j < n; j++) {
         float s = sign * sin[j], a0 = a[j], b0 = b[j];
@@ -73,8 +75,8 @@ static void rope_half(float *restrict a, float *restrict b, const float *restric
     }
 }
 
-static void rope_interleaved(float *restrict x, const float *restrict cos, const float *restrict sin, size_t n,
-                             float sign)
+static void rope_interleaved(float *restrict x, const float *restrict cos,
+                             const float *restrict sin, size_t n, float sign)
 {
     for (size_t j = 0; j < n; j++) {
         float s = sign * sin[j], a0 = x[2 * j], b0 = x[2 * j + 1];
@@ -105,12 +107,14 @@ static void swiglu_forward(float *out, const float *gate, const float *up, size_
     }
 }
 
-static void swiglu_backward(float *dgate, float *dup, const float *dout, const float *gate, const float *up, size_t n)
+static void swiglu_backward(float *dgate, float *dup, const float *dout, const float *gate,
+                            const float *up, size_t n)
 {
     struct lanes one = lanes_set(1.0f);
 
     for (size_t i = 0; i < n; i += LANES) {
-        struct lanes g = part(gate, i, n), u = part(up, i, n), d = part(dout, i, n), s = lanes_sigmoid(g);
+        struct lanes g = part(gate, i, n), u = part(up, i, n), d = part(dout, i, n),
+                     s = lanes_sigmoid(g);
         struct lanes slope = lanes_mul(s, lanes_fma(g, lanes_sub(one, s), one));
 
         put(dgate, i, n, lanes_mul(lanes_mul(d, u), slope));
@@ -139,10 +143,11 @@ static bool all_finite(const float *x, size_t n)
     return bad == 0;
 }
 
-static void adam_step(float *restrict x, float *restrict m, float *restrict v, float *restrict grad, float grad_scale,
-                      size_t n, const struct cart_adam *a)
+static void adam_step(float *restrict x, float *restrict m, float *restrict v, float *restrict grad,
+                      float grad_scale, size_t n, const struct cart_adam *a)
 {
-    float b1 = a->beta1, b2 = a->beta2, lr = a->lr, eps = a->eps, c1 = (float)a->c1, c2 = (float)a->c2;
+    float b1 = a->beta1, b2 = a->beta2, lr = a->lr, eps = a->eps, c1 = (float)a->c1,
+          c2 = (float)a->c2;
 
     for (size_t i = 0; i < n; i++) {
         float g = grad[i] * grad_scale;
@@ -157,9 +162,8 @@ static void adam_step(float *restrict x, float *restrict m, float *restrict v, f
 }
 
 const struct cart_ops_kernels OPS_NAME = {
-    norm_forward,    norm_backward, rope,      swiglu_forward,
-    swiglu_backward, add,           scale_add, all_finite,
-    adam_step,
+    norm_forward, norm_backward, rope,       swiglu_forward, swiglu_backward,
+    add,          scale_add,     all_finite, adam_step,
 };
 
 #endif

@@ -27,7 +27,8 @@ static float norm_forward(float *y, const float *x, const float *w, size_t D, fl
     return r;
 }
 
-static void norm_backward(float *dx, const float *dy, const float *x, float r, const float *w, size_t D)
+static void norm_backward(float *dx, const float *dy, const float *x, float r, const float *w,
+                          size_t D)
 {
     double lane[LANES] = {0};
     float c;
@@ -59,7 +60,8 @@ static void swiglu_forward(float *out, const float *gate, const float *up, size_
         out[i] = (gate[i] * cart_sigmoidf(gate[i])) * up[i];
 }
 
-static void swiglu_backward(float *dgate, float *dup, const float *dout, const float *gate, const float *up, size_t n)
+static void swiglu_backward(float *dgate, float *dup, const float *dout, const float *gate,
+                            const float *up, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
         float g = gate[i], u = up[i], s = cart_sigmoidf(g);
@@ -89,7 +91,8 @@ static bool all_finite(const float *x, size_t n)
     return true;
 }
 
-static void adam_step(float *x, float *m, float *v, float *grad, float grad_scale, size_t n, const struct cart_adam *a)
+static void adam_step(float *x, float *m, float *v, float *grad, float grad_scale, size_t n,
+                      const struct cart_adam *a)
 {
     for (size_t i = 0; i < n; i++) {
         float g = grad[i] * grad_scale;
@@ -102,7 +105,6 @@ static void adam_step(float *x, float *m, float *v, float *grad, float grad_scal
 }
 
 const struct cart_ops_kernels cart_ops_kernels_ref = {
-    norm_forward,    norm_backward, rope,      swiglu_forward,
-    swiglu_backward, add,           scale_add, all_finite,
-    adam_step,
+    norm_forward, norm_backward, rope,       swiglu_forward, swiglu_backward,
+    add,          scale_add,     all_finite, adam_step,
 };

@@ -42,8 +42,8 @@ static void logsum_row(void *ctx, size_t m, size_t worker)
     r->stats[m] = r->k->logsum(r->in + m * r->ld, r->V);
 }
 
-void cart_vocab_logsum(struct cart_logsum *stats, const float *logits, size_t ld, size_t M, size_t V,
-                       struct cart_pool *pool)
+void cart_vocab_logsum(struct cart_logsum *stats, const float *logits, size_t ld, size_t M,
+                       size_t V, struct cart_pool *pool)
 {
     struct rows r = {.k = kernels(), .in = logits, .ld = ld, .V = V, .stats = stats};
 
@@ -63,10 +63,11 @@ static void topk_row(void *ctx, size_t m, size_t worker)
     r->k->topk(r->ids + m * r->top, r->values + m * r->top, r->top, r->in + m * r->ld, r->V);
 }
 
-void cart_vocab_topk(uint32_t *ids, float *values, size_t k, const float *logits, size_t ld, size_t M, size_t V,
-                     struct cart_pool *pool)
+void cart_vocab_topk(uint32_t *ids, float *values, size_t k, const float *logits, size_t ld,
+                     size_t M, size_t V, struct cart_pool *pool)
 {
-    struct rows r = {.k = kernels(), .in = logits, .ld = ld, .V = V, .top = k, .ids = ids, .values = values};
+    struct rows r = {
+        .k = kernels(), .in = logits, .ld = ld, .V = V, .top = k, .ids = ids, .values = values};
 
     assert(k <= V);
     run(pool, M, topk_row, &r);
@@ -83,15 +84,22 @@ static void distill_row(void *ctx, size_t m, size_t worker)
     size_t from = r->offsets[m];
 
     (void)worker;
-    r->k->distill_backward(r->logits + m * r->ld, r->V, &r->known[m], r->entry_ids + from, r->p + from,
-                           r->offsets[m + 1] - from);
+    r->k->distill_backward(r->logits + m * r->ld, r->V, &r->known[m], r->entry_ids + from,
+                           r->p + from, r->offsets[m + 1] - from);
 }
 
-void cart_vocab_distill_backward(float *logits, size_t ld, size_t M, size_t V, const struct cart_logsum *stats,
-                                 const size_t *offsets, const uint32_t *ids, const float *p, struct cart_pool *pool)
+void cart_vocab_distill_backward(float *logits, size_t ld, size_t M, size_t V,
+                                 const struct cart_logsum *stats, const size_t *offsets,
+                                 const uint32_t *ids, const float *p, struct cart_pool *pool)
 {
-    struct rows r = {.k = kernels(), .logits = logits, .ld = ld, .V = V, .known = stats, .offsets = offsets,
-                     .entry_ids = ids, .p = p};
+    struct rows r = {.k = kernels(),
+                     .logits = logits,
+                     .ld = ld,
+                     .V = V,
+                     .known = stats,
+                     .offsets = offsets,
+                     .entry_ids = ids,
+                     .p = p};
 
     run(pool, M, distill_row, &r);
 }

@@ -1,4 +1,5 @@
-/* The kernels of vocab.h over lanes. The body of each vocab variant, which defines VOCAB_NAME first. */
+/* The kernels of vocab.h over lanes. The body of each vocab variant, which defines VOCAB_NAME
+ * first. */
 #ifndef CART_TENSOR_VOCAB_IMPL_H
 #define CART_TENSOR_VOCAB_IMPL_H
 
@@ -70,7 +71,8 @@ static void heap_sink(uint32_t *ids, float *values, size_t e, size_t n)
     values[e] = value;
 }
 
-/* ids and values themselves are the heap; a vector of logits is looked at closer only if one may rank before its root. */
+/* ids and values themselves are the heap; a vector of logits is looked at closer only if one may
+ * rank before its root. */
 static void topk(uint32_t *ids, float *values, size_t k, const float *row, size_t V)
 {
     size_t i = k;
@@ -129,8 +131,8 @@ static uint32_t argmax(const float *row, size_t V)
     return 0;
 }
 
-static void distill_backward(float *row, size_t V, const struct cart_logsum *s, const uint32_t *ids, const float *p,
-                             size_t n)
+static void distill_backward(float *row, size_t V, const struct cart_logsum *s, const uint32_t *ids,
+                             const float *p, size_t n)
 {
     double mass = 0;
     struct lanes scale, top = lanes_set(s->max);
@@ -140,10 +142,13 @@ static void distill_backward(float *row, size_t V, const struct cart_logsum *s, 
         mass += (double)p[e];
     scale = lanes_set((float)(mass / s->sum));
     for (; i + LANES <= V; i += LANES)
-        lanes_store(row + i, lanes_mul(lanes_exp_falling(lanes_sub(lanes_load(row + i), top)), scale));
+        lanes_store(row + i,
+                    lanes_mul(lanes_exp_falling(lanes_sub(lanes_load(row + i), top)), scale));
     if (i < V)
-        lanes_store_n(row + i, lanes_mul(lanes_exp_falling(lanes_sub(lanes_load_n(row + i, V - i), top)), scale),
-                      V - i);
+        lanes_store_n(
+            row + i,
+            lanes_mul(lanes_exp_falling(lanes_sub(lanes_load_n(row + i, V - i), top)), scale),
+            V - i);
     for (size_t e = 0; e < n; e++)
         row[ids[e]] -= p[e];
 }

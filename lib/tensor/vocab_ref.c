@@ -59,8 +59,8 @@ static uint32_t argmax(const float *row, size_t V)
     return best;
 }
 
-static void distill_backward(float *row, size_t V, const struct cart_logsum *s, const uint32_t *ids, const float *p,
-                             size_t n)
+static void distill_backward(float *row, size_t V, const struct cart_logsum *s, const uint32_t *ids,
+                             const float *p, size_t n)
 {
     double mass = 0;
     float scale;

@@ -2,10 +2,11 @@
  *
  *   bench_attention [THREADS [SET]]      SET is generic, fma, avx2 or avx512, the best by default
  *
- * Every result is compared with its definition, on some of its values, before it is timed. Attention is given as a
- * fraction of the peak of f32 fused multiply-adds (measured beside it; only visible keys count: 4 DH operations for
- * each query, head and key forward, 10 DH backward); the other steps in values a nanosecond. The time is the best of
- * several repeats; with one thread it is CPU time, which other processes on the machine disturb less. */
+ * Every result is compared with its definition, on some of its values, before it is timed.
+ * Attention is given as a fraction of the peak of f32 fused multiply-adds (measured beside it; only
+ * visible keys count: 4 DH operations for each query, head and key forward, 10 DH backward); the
+ * other steps in values a nanosecond. The time is the best of several repeats; with one thread it
+ * is CPU time, which other processes on the machine disturb less. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "helper/weights.h"
@@ -158,7 +159,8 @@ static struct problem problem_make(const struct shape *s)
         p.dv[2 * i + 1] = p.down[1] + k;
         p.items[i] = (struct cart_attn_item){
             p.q + q, p.out + q, p.stats + i * s->T * s->H * 2, p.segs + 2 * i, 2, s->T, s->P, D, D};
-        p.grads[i] = (struct cart_attn_grad){p.dout + q, p.dq + q, p.dk + 2 * i, p.dv + 2 * i, D, D};
+        p.grads[i] =
+            (struct cart_attn_grad){p.dout + q, p.dq + q, p.dk + 2 * i, p.dv + 2 * i, D, D};
     }
     return p;
 }
@@ -203,7 +205,8 @@ static double keys_seen(const struct problem *p)
 static void bench_attention(const struct shape *s, bool backward)
 {
     struct problem p = problem_make(s);
-    double best = 1e9, limit = peak(), flop = keys_seen(&p) * (double)(s->H * s->DH) * (backward ? 10 : 4);
+    double best = 1e9, limit = peak(),
+           flop = keys_seen(&p) * (double)(s->H * s->DH) * (backward ? 10 : 4);
     double bytes = 2.0 * 4 * (double)(s->HK * s->DH * (s->P + s->items * s->T));
 
     cart_attention_forward_with(set->attention, p.items, p.n, &p.d, pool);
@@ -221,8 +224,10 @@ static void bench_attention(const struct shape *s, bool backward)
         t = (now() - t) / (double)loops;
         best = t < best ? t : best;
     }
-    printf("%-9s %-22s H %2zu/%zu DH %3zu T %4zu P %4zu x %2zu: %9.3f ms  %6.1f GFLOP/s  %.2f of peak", backward ? "backward" : "forward",
-           s->name, s->H, s->HK, s->DH, s->T, s->P, s->items, best * 1e3, flop / best / 1e9, flop / best / limit);
+    printf(
+        "%-9s %-22s H %2zu/%zu DH %3zu T %4zu P %4zu x %2zu: %9.3f ms  %6.1f GFLOP/s  %.2f of peak",
+        backward ? "backward" : "forward", s->name, s->H, s->HK, s->DH, s->T, s->P, s->items,
+        best * 1e3, flop / best / 1e9, flop / best / limit);
     if (s->T == 1)
         printf("  keys %.1f GB/s", bytes / best / 1e9);
     printf("\n");
@@ -239,7 +244,8 @@ static void report(const char *name, double values, double best)
 /* The steps between the products, on about as many values as one layer of a batch has. */
 static void bench_steps(void)
 {
-    float *a = floats(N, 1), *b = floats(N, 2), *c = floats(N, 3), *d = floats(N, 4), *e = floats(N, 5);
+    float *a = floats(N, 1), *b = floats(N, 2), *c = floats(N, 3), *d = floats(N, 4),
+          *e = floats(N, 5);
     struct cart_adam adam = {1e-3f, 0.9f, 0.999f, 1e-8f, 0.1, 0.001};
     struct cart_logsum stats = {0, 1};
     uint32_t ids[256];
@@ -308,9 +314,9 @@ static void bench_steps(void)
 int main(int argc, char **argv)
 {
     static const struct shape forward[] = {
-        {"SmolLM2 prefill", 9, 3, 64, 512, 256, 1},   {"Qwen3 prefill", 16, 8, 128, 512, 256, 1},
-        {"Gemma prefill", 4, 1, 256, 512, 256, 1},    {"narrow heads", 8, 8, 32, 512, 256, 1},
-        {"one token", 9, 3, 64, 1, 2047, 1},          {"one token each", 9, 3, 64, 1, 1024, 16},
+        {"SmolLM2 prefill", 9, 3, 64, 512, 256, 1}, {"Qwen3 prefill", 16, 8, 128, 512, 256, 1},
+        {"Gemma prefill", 4, 1, 256, 512, 256, 1},  {"narrow heads", 8, 8, 32, 512, 256, 1},
+        {"one token", 9, 3, 64, 1, 2047, 1},        {"one token each", 9, 3, 64, 1, 1024, 16},
         {"one token", 16, 8, 128, 1, 1024, 1},
     };
     static const struct shape backward[] = {

@@ -1,5 +1,6 @@
-/* Attention: every variant gives the bits of the definition, for any segments, calls, company and threads; the
- * definition agrees with f64 and its gradients with differences; what a query does not see cannot touch it. */
+/* Attention: every variant gives the bits of the definition, for any segments, calls, company and
+ * threads; the definition agrees with f64 and its gradients with differences; what a query does not
+ * see cannot touch it. */
 #include "tensor/attention.h"
 
 #include "base/cpu.h"
@@ -24,13 +25,15 @@ struct shape {
     size_t H, HK, DH, window, T, pos0;
 };
 
-/* Heads alone and in groups, widths of every remainder, windows inside, across and beyond blocks and spans. */
+/* Heads alone and in groups, widths of every remainder, windows inside, across and beyond blocks
+ * and spans. */
 static const struct shape shapes[] = {
-    {3, 1, 64, 0, 5, 0},     {9, 3, 64, 0, 70, 130}, {4, 4, 16, 0, 33, 64},   {8, 2, 80, 17, 150, 7},
-    {6, 2, 128, 64, 140, 500}, {2, 1, 256, 0, 9, 520}, {5, 5, 7, 3, 20, 1},    {2, 2, 24, 1, 80, 0},
-    {12, 1, 32, 0, 130, 63}, {4, 2, 65, 100, 3, 1100}, {1, 1, 1, 0, 65, 0},    {3, 3, 64, 512, 2, 1500},
-    {3, 1, 64, 0, 1, 1535},  {3, 1, 64, 700, 1, 1536}, {9, 3, 48, 0, 1, 1090}, {4, 1, 33, 0, 17, 47},
-    {4, 1, 256, 0, 60, 70},  {1, 1, 1000, 0, 60, 3},
+    {3, 1, 64, 0, 5, 0},      {9, 3, 64, 0, 70, 130},    {4, 4, 16, 0, 33, 64},
+    {8, 2, 80, 17, 150, 7},   {6, 2, 128, 64, 140, 500}, {2, 1, 256, 0, 9, 520},
+    {5, 5, 7, 3, 20, 1},      {2, 2, 24, 1, 80, 0},      {12, 1, 32, 0, 130, 63},
+    {4, 2, 65, 100, 3, 1100}, {1, 1, 1, 0, 65, 0},       {3, 3, 64, 512, 2, 1500},
+    {3, 1, 64, 0, 1, 1535},   {3, 1, 64, 700, 1, 1536},  {9, 3, 48, 0, 1, 1090},
+    {4, 1, 33, 0, 17, 47},    {4, 1, 256, 0, 60, 70},    {1, 1, 1000, 0, 60, 3},
 };
 
 static void *room(size_t n, size_t size)
@@ -60,7 +63,8 @@ static float *filled(size_t n, float value)
     return x;
 }
 
-/* Keys and values of one stream: as one array each, and as segments in which they lie with gaps of NaN. */
+/* Keys and values of one stream: as one array each, and as segments in which they lie with gaps of
+ * NaN. */
 struct keys {
     size_t rows, width; /* width = HK * DH */
     float *k, *v;       /* [rows][width] */
@@ -72,7 +76,10 @@ struct keys {
 
 static struct keys keys_make(size_t rows, size_t width, uint64_t seed)
 {
-    return (struct keys){.rows = rows, .width = width, .k = grid(rows * width, seed), .v = grid(rows * width, seed + 1)};
+    return (struct keys){.rows = rows,
+                         .width = width,
+                         .k = grid(rows * width, seed),
+                         .v = grid(rows * width, seed + 1)};
 }
 
 static void keys_clear(struct keys *k)
@@ -106,7 +113,8 @@ static void *lay_out(const float *rows, size_t n, size_t width, size_t stride, i
     return h;
 }
 
-/* Cuts the rows at the given places (increasing, ended by 0); a segment's type and gap follow from mix. */
+/* Cuts the rows at the given places (increasing, ended by 0); a segment's type and gap follow from
+ * mix. */
 static void keys_cut(struct keys *k, const size_t *cuts, unsigned mix)
 {
     static const int types[] = {CART_F32, CART_F16, CART_BF16};
@@ -120,8 +128,10 @@ static void keys_cut(struct keys *k, const size_t *cuts, unsigned mix)
         struct cart_kv_segment s = {NULL, NULL, to - from, stride, type};
 
         assert_true(k->n_segs < SEGMENTS);
-        s.k = k->memory[k->n_memory++] = lay_out(k->k + from * k->width, to - from, k->width, stride, type);
-        s.v = k->memory[k->n_memory++] = lay_out(k->v + from * k->width, to - from, k->width, stride, type);
+        s.k = k->memory[k->n_memory++] =
+            lay_out(k->k + from * k->width, to - from, k->width, stride, type);
+        s.v = k->memory[k->n_memory++] =
+            lay_out(k->v + from * k->width, to - from, k->width, stride, type);
         k->segs[k->n_segs++] = s;
         from = to;
     }
@@ -139,7 +149,8 @@ struct stream {
 
 static struct stream stream_make(const struct shape *s, uint64_t seed)
 {
-    struct stream x = {.d = {s->H, s->HK, s->DH, s->window, 0.25f / (float)s->DH}, .T = s->T, .pos0 = s->pos0};
+    struct stream x = {
+        .d = {s->H, s->HK, s->DH, s->window, 0.25f / (float)s->DH}, .T = s->T, .pos0 = s->pos0};
     size_t ld = s->H * s->DH + 5;
 
     x.keys = keys_make(s->pos0 + s->T, s->HK * s->DH, seed);
@@ -166,19 +177,28 @@ static void stream_release(struct stream *x)
 }
 
 /* Queries [t0, t1) of the stream as an item that writes to out and stats. */
-static struct cart_attn_item item_of(const struct stream *x, size_t t0, size_t t1, float *out, float *stats)
+static struct cart_attn_item item_of(const struct stream *x, size_t t0, size_t t1, float *out,
+                                     float *stats)
 {
-    return (struct cart_attn_item){x->q + t0 * x->ld, out + t0 * x->ld, stats ? stats + t0 * x->d.H * 2 : NULL,
-                                   x->keys.segs,      x->keys.n_segs,   t1 - t0, x->pos0 + t0, x->ld, x->ld};
+    return (struct cart_attn_item){x->q + t0 * x->ld,
+                                   out + t0 * x->ld,
+                                   stats ? stats + t0 * x->d.H * 2 : NULL,
+                                   x->keys.segs,
+                                   x->keys.n_segs,
+                                   t1 - t0,
+                                   x->pos0 + t0,
+                                   x->ld,
+                                   x->ld};
 }
 
 static void expect_stream(const char *what, const struct stream *x)
 {
     for (size_t i = 0; i < x->T * x->ld; i++)
         if (memcmp(&x->out[i], &x->want[i], sizeof(float)))
-            fail_msg("%s: H %zu/%zu DH %zu window %zu T %zu pos0 %zu: row %zu value %zu: expected %a, found %a", what,
-                     x->d.H, x->d.HK, x->d.DH, x->d.window, x->T, x->pos0, i / x->ld, i % x->ld, (double)x->want[i],
-                     (double)x->out[i]);
+            fail_msg("%s: H %zu/%zu DH %zu window %zu T %zu pos0 %zu: row %zu value %zu: expected "
+                     "%a, found %a",
+                     what, x->d.H, x->d.HK, x->d.DH, x->d.window, x->T, x->pos0, i / x->ld,
+                     i % x->ld, (double)x->want[i], (double)x->out[i]);
     for (size_t i = 0; i < x->T * x->d.H * 2; i++)
         if (memcmp(&x->stats[i], &x->want_stats[i], sizeof(float)))
             fail_msg("%s: statistics %zu: expected %a, found %a", what, i, (double)x->want_stats[i],
@@ -202,7 +222,8 @@ static void stream_define(struct stream *x)
 /* Every variant, shape and number of threads; then the same keys in other segments. */
 static void test_forward_variants(void **state)
 {
-    static const size_t cuts[][SEGMENTS] = {{0}, {1, 0}, {63, 64, 65, 0}, {5, 70, 128, 513, 600, 0}, {64, 512, 0}};
+    static const size_t cuts[][SEGMENTS] = {
+        {0}, {1, 0}, {63, 64, 65, 0}, {5, 70, 128, 513, 600, 0}, {64, 512, 0}};
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
     size_t n = cart_tensor_kernels_usable(sets);
 
@@ -216,11 +237,13 @@ static void test_forward_variants(void **state)
             for (size_t s = 0; s < n; s++) {
                 struct cart_attn_item it = item_of(&x, 0, x.T, x.out, x.stats);
 
-                /* The plain variants are slow, above all sanitized: one cut of each kind will do. */
+                /* The plain variants are slow, above all sanitized: one cut of each kind will do.
+                 */
                 if (s < 2 && c > 0 && c != 1 + 2 * (i % CART_COUNTOF(cuts)))
                     continue;
                 stream_blank(&x);
-                cart_attention_forward_with(sets[s]->attention, &it, 1, &x.d, pools[(c + s) % POOLS]);
+                cart_attention_forward_with(sets[s]->attention, &it, 1, &x.d,
+                                            pools[(c + s) % POOLS]);
                 expect_stream(sets[s]->name, &x);
             }
         }
@@ -293,7 +316,8 @@ static void check_company(size_t prefix_rows, size_t window, size_t n_streams, s
             some[i].stats = x[j].stats;
             stream_blank(&x[j]);
         }
-        cart_attention_forward_with(sets[order / 3]->attention, some, n_streams, &x[0].d, pools[order % POOLS]);
+        cart_attention_forward_with(sets[order / 3]->attention, some, n_streams, &x[0].d,
+                                    pools[order % POOLS]);
         for (size_t i = 0; i < n_streams; i++)
             expect_stream("company", &x[i]);
     }
@@ -312,14 +336,16 @@ static void test_forward_company(void **state)
 }
 
 /* In f64, straight from the formula. */
-static void oracle(const struct stream *x, const double *q, const double *k, const double *v, double *out)
+static void oracle(const struct stream *x, const double *q, const double *k, const double *v,
+                   double *out)
 {
     size_t G = x->d.H / x->d.HK, DH = x->d.DH, width = x->keys.width;
     double *w = room(x->keys.rows, sizeof *w);
 
     for (size_t t = 0; t < x->T; t++)
         for (size_t h = 0; h < x->d.H; h++) {
-            size_t end = x->pos0 + t + 1, begin = x->d.window && end > x->d.window ? end - x->d.window : 0;
+            size_t end = x->pos0 + t + 1,
+                   begin = x->d.window && end > x->d.window ? end - x->d.window : 0;
             const double *row = q + t * x->ld + h * DH;
             double top = -INFINITY, sum = 0;
 
@@ -379,7 +405,8 @@ static void check_oracle(const struct shape *s, float q_scale)
     stream_release(&x);
 }
 
-/* The definition against f64; also with scores far below -5e4, where a finite stand-in for -inf would win. */
+/* The definition against f64; also with scores far below -5e4, where a finite stand-in for -inf
+ * would win. */
 static void test_forward_oracle(void **state)
 {
     struct shape low = {1, 1, 4, 0, 70, 0};
@@ -418,7 +445,8 @@ static void test_forward_all_low(void **state)
 /* A key of NaN or infinity spoils exactly the queries that see it. */
 static void test_forward_unseen(void **state)
 {
-    static const struct shape some[] = {{4, 2, 64, 0, 90, 30}, {3, 1, 20, 40, 140, 0}, {6, 2, 128, 64, 100, 470}};
+    static const struct shape some[] = {
+        {4, 2, 64, 0, 90, 30}, {3, 1, 20, 40, 140, 0}, {6, 2, 128, 64, 100, 470}};
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
     size_t n = cart_tensor_kernels_usable(sets);
 
@@ -441,15 +469,18 @@ static void test_forward_unseen(void **state)
             y.keys = spoilt;
             it = item_of(&y, 0, y.T, y.out, y.stats);
             stream_blank(&y);
-            cart_attention_forward_with(sets[round / 4]->attention, &it, 1, &y.d, pools[round % POOLS]);
+            cart_attention_forward_with(sets[round / 4]->attention, &it, 1, &y.d,
+                                        pools[round % POOLS]);
             for (size_t t = 0; t < x.T; t++) {
                 size_t pos = x.pos0 + t;
                 bool seen = pos >= bad && (!x.d.window || pos - bad < x.d.window);
 
                 for (size_t c = 0; c < x.d.H * x.d.DH; c++)
-                    if (seen ? !isnan(y.out[t * x.ld + c]) : y.out[t * x.ld + c] != x.want[t * x.ld + c])
-                        fail_msg("%s: shape %zu, key %zu spoilt: query %zu value %zu is %a", sets[round / 4]->name, i,
-                                 bad, pos, c, (double)y.out[t * x.ld + c]);
+                    if (seen ? !isnan(y.out[t * x.ld + c])
+                             : y.out[t * x.ld + c] != x.want[t * x.ld + c])
+                        fail_msg("%s: shape %zu, key %zu spoilt: query %zu value %zu is %a",
+                                 sets[round / 4]->name, i, bad, pos, c,
+                                 (double)y.out[t * x.ld + c]);
             }
             keys_release(&spoilt);
         }
@@ -466,7 +497,8 @@ struct grads {
 static struct grads grads_make(const struct stream *x, unsigned without)
 {
     size_t n = x->keys.rows * x->keys.width, at = 0;
-    struct grads g = {grid(x->T * x->ld, 40), grid(x->T * x->ld, 41), grid(n, 42), grid(n, 43), {NULL}, {NULL}};
+    struct grads g = {
+        grid(x->T * x->ld, 40), grid(x->T * x->ld, 41), grid(n, 42), grid(n, 43), {NULL}, {NULL}};
 
     for (size_t s = 0; s < x->keys.n_segs; at += x->keys.segs[s++].rows * x->keys.width) {
         g.dk_of[s] = (without >> s) & 1 ? NULL : g.dk + at;
@@ -488,16 +520,17 @@ static struct cart_attn_grad grad_of(const struct grads *g, size_t t0, size_t ld
     return (struct cart_attn_grad){g->dout + t0 * ld, g->dq + t0 * ld, g->dk_of, g->dv_of, ld, ld};
 }
 
-static void expect_same(const char *what, const char *who, size_t shape, const float *got, const float *want, size_t n)
+static void expect_same(const char *what, const char *who, size_t shape, const float *got,
+                        const float *want, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (memcmp(&got[i], &want[i], sizeof *got))
-            fail_msg("%s: %s of shape %zu: value %zu of %zu: expected %a, found %a", who, what, shape, i, n,
-                     (double)want[i], (double)got[i]);
+            fail_msg("%s: %s of shape %zu: value %zu of %zu: expected %a, found %a", who, what,
+                     shape, i, n, (double)want[i], (double)got[i]);
 }
 
-static void expect_grads(const char *who, size_t shape, const struct stream *x, const struct grads *got,
-                         const struct grads *want)
+static void expect_grads(const char *who, size_t shape, const struct stream *x,
+                         const struct grads *got, const struct grads *want)
 {
     expect_same("dq", who, shape, got->dq, want->dq, x->T * x->ld);
     expect_same("dk", who, shape, got->dk, want->dk, x->keys.rows * x->keys.width);
@@ -518,7 +551,9 @@ static void test_backward_variants(void **state)
         stream_define(&x);
         for (size_t c = 0; c < CART_COUNTOF(cuts); c++) {
             unsigned skip = without[(i + 2 * c) % CART_COUNTOF(without)];
-            size_t plain = c == i % CART_COUNTOF(cuts) ? 0 : 2; /* the slow variants see one cut of each shape */
+            size_t plain = c == i % CART_COUNTOF(cuts)
+                               ? 0
+                               : 2; /* the slow variants see one cut of each shape */
             struct cart_attn_item it;
             struct cart_attn_grad g;
             struct grads want;
@@ -532,7 +567,8 @@ static void test_backward_variants(void **state)
                 struct grads got = grads_make(&x, skip);
 
                 g = grad_of(&got, 0, x.ld);
-                cart_attention_backward_with(sets[s]->attention, &it, &g, 1, &x.d, pools[(i + c + s) % POOLS]);
+                cart_attention_backward_with(sets[s]->attention, &it, &g, 1, &x.d,
+                                             pools[(i + c + s) % POOLS]);
                 expect_grads(sets[s]->name, i, &x, &got, &want);
                 grads_release(&got);
             }
@@ -601,10 +637,11 @@ static void test_backward_company(void **state)
 }
 
 /* d(sum dout . out) by one input value, from f64 differences of the oracle. */
-static double slope(const struct stream *x, double *value, const double *q, const double *k, const double *v,
-                    const float *dout)
+static double slope(const struct stream *x, double *value, const double *q, const double *k,
+                    const double *v, const float *dout)
 {
-    double *a = room(x->T * x->ld, sizeof *a), *b = room(x->T * x->ld, sizeof *b), keep = *value, sum = 0;
+    double *a = room(x->T * x->ld, sizeof *a), *b = room(x->T * x->ld, sizeof *b), keep = *value,
+           sum = 0;
     const double h = 1e-4;
 
     *value = keep + h;
@@ -622,7 +659,8 @@ static double slope(const struct stream *x, double *value, const double *q, cons
 
 static void test_backward_differences(void **state)
 {
-    static const struct shape some[] = {{4, 2, 16, 0, 9, 5}, {3, 1, 7, 4, 12, 61}, {2, 2, 33, 0, 5, 62}};
+    static const struct shape some[] = {
+        {4, 2, 16, 0, 9, 5}, {3, 1, 7, 4, 12, 61}, {2, 2, 33, 0, 5, 62}};
 
     (void)state;
     for (size_t i = 0; i < CART_COUNTOF(some); i++) {

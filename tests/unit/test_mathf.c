@@ -1,5 +1,5 @@
-/* Functions of our own: how far from the truth (long double), what they do at the ends, and that every variant's
- * lanes take the same steps as the scalar functions. */
+/* Functions of our own: how far from the truth (long double), what they do at the ends, and that
+ * every variant's lanes take the same steps as the scalar functions. */
 #include "tensor/mathf.h"
 
 #include "tensor/dispatch.h"
@@ -28,14 +28,16 @@ static double ulps_f32(float got, long double want)
 {
     float near = fabsf((float)want);
 
-    return (double)(fabsl((long double)got - want) / (long double)(nextafterf(near, INFINITY) - near));
+    return (double)(fabsl((long double)got - want) /
+                    (long double)(nextafterf(near, INFINITY) - near));
 }
 
 static double ulps_f64(double got, long double want)
 {
     double near = fabs((double)want);
 
-    return (double)(fabsl((long double)got - want) / (long double)(nextafter(near, INFINITY) - near));
+    return (double)(fabsl((long double)got - want) /
+                    (long double)(nextafter(near, INFINITY) - near));
 }
 
 static float from_bits(uint32_t u)
@@ -61,7 +63,8 @@ static void test_f32_accuracy(void **state)
         else
             assert_true(cart_expf(x) == (x < 0 ? 0 : INFINITY));
         if (x > -87)
-            worst_sigmoid = fmax(worst_sigmoid, ulps_f32(cart_sigmoidf(x), 1 / (1 + expl(-(long double)x))));
+            worst_sigmoid =
+                fmax(worst_sigmoid, ulps_f32(cart_sigmoidf(x), 1 / (1 + expl(-(long double)x))));
         if (x != 0)
             worst_tanh = fmax(worst_tanh, ulps_f32(cart_tanhf(x), tanhl(x)));
     }
@@ -75,14 +78,18 @@ static void test_f32_ends(void **state)
     (void)state;
     assert_true(cart_expf(0.0f) == 1 && cart_expf(-0.0f) == 1);
     assert_true(cart_expf(-INFINITY) == 0 && !signbit(cart_expf(-INFINITY)));
-    assert_true(cart_expf(INFINITY) == INFINITY && cart_expf(3e38f) == INFINITY && cart_expf(-3e38f) == 0);
+    assert_true(cart_expf(INFINITY) == INFINITY && cart_expf(3e38f) == INFINITY &&
+                cart_expf(-3e38f) == 0);
     assert_true(cart_expf(-87.3365f) >= 0x1p-126f && isfinite(cart_expf(88.7228f)));
     assert_true(cart_expf(1e-40f) == 1);
-    assert_true(isnan(cart_expf(NAN)) && isnan(cart_expf(-NAN)) && isnan(cart_expf(from_bits(0x7fc00001))));
-    assert_true(cart_sigmoidf(0) == 0.5f && cart_sigmoidf(INFINITY) == 1 && cart_sigmoidf(-INFINITY) == 0);
+    assert_true(isnan(cart_expf(NAN)) && isnan(cart_expf(-NAN)) &&
+                isnan(cart_expf(from_bits(0x7fc00001))));
+    assert_true(cart_sigmoidf(0) == 0.5f && cart_sigmoidf(INFINITY) == 1 &&
+                cart_sigmoidf(-INFINITY) == 0);
     assert_true(isnan(cart_sigmoidf(NAN)));
     assert_true(cart_tanhf(INFINITY) == 1 && cart_tanhf(-INFINITY) == -1 && isnan(cart_tanhf(NAN)));
-    assert_true(cart_tanhf(-0.0f) == 0 && signbit(cart_tanhf(-0.0f)) && cart_tanhf(1e-40f) == 1e-40f);
+    assert_true(cart_tanhf(-0.0f) == 0 && signbit(cart_tanhf(-0.0f)) &&
+                cart_tanhf(1e-40f) == 1e-40f);
 }
 
 static void test_f64_accuracy(void **state)
@@ -92,7 +99,10 @@ static void test_f64_accuracy(void **state)
     (void)state;
     for (int i = 0; i < 300000; i++) {
         double x = uniform(-745, 709), y = ldexp(uniform(0.5, 1), i % 2000 - 1000), s, c;
-        double base = uniform(1, 1e6), power = uniform(-2, 2), range = i % 3 == 0 ? 4 : i % 3 == 1 ? 1e5 : 2.1e9;
+        double base = uniform(1, 1e6), power = uniform(-2, 2),
+               range = i % 3 == 0   ? 4
+                       : i % 3 == 1 ? 1e5
+                                    : 2.1e9;
 
         if (x > -708)
             worst_exp = fmax(worst_exp, ulps_f64(cart_exp(x), expl(x)));
@@ -117,11 +127,15 @@ static void test_f64_ends(void **state)
     double s, c;
 
     (void)state;
-    assert_true(cart_exp(0) == 1 && cart_exp(-INFINITY) == 0 && cart_exp(INFINITY) == INFINITY && isnan(cart_exp(NAN)));
-    assert_true(cart_exp(709.7) < INFINITY && cart_exp(710) == INFINITY && cart_exp(-745) > 0 && cart_exp(-746) == 0);
-    assert_true(cart_ln(1) == 0 && cart_ln(0) == -INFINITY && isnan(cart_ln(-1)) && cart_ln(INFINITY) == INFINITY);
+    assert_true(cart_exp(0) == 1 && cart_exp(-INFINITY) == 0 && cart_exp(INFINITY) == INFINITY &&
+                isnan(cart_exp(NAN)));
+    assert_true(cart_exp(709.7) < INFINITY && cart_exp(710) == INFINITY && cart_exp(-745) > 0 &&
+                cart_exp(-746) == 0);
+    assert_true(cart_ln(1) == 0 && cart_ln(0) == -INFINITY && isnan(cart_ln(-1)) &&
+                cart_ln(INFINITY) == INFINITY);
     assert_true(fabs(cart_ln(0x1p-1074) + 744.4400719213812) < 1e-12);
-    assert_true(cart_pow(10, 2) == 100 && cart_pow(2, -3) == 0.125 && cart_pow(7, 0) == 1 && cart_pow(0, 2) == 0);
+    assert_true(cart_pow(10, 2) == 100 && cart_pow(2, -3) == 0.125 && cart_pow(7, 0) == 1 &&
+                cart_pow(0, 2) == 0);
     assert_true(cart_pow(10, 400) == INFINITY && cart_pow(10, -400) == 0 && isnan(cart_pow(-1, 2)));
     cart_sincos(0, &s, &c);
     assert_true(s == 0 && c == 1);
@@ -131,10 +145,12 @@ static void test_f64_ends(void **state)
     assert_true(isnan(s) && isnan(c));
 }
 
-/* Every kind of float: all exponents, dense mantissas near the bounds of exp, the special values. */
+/* Every kind of float: all exponents, dense mantissas near the bounds of exp, the special values.
+ */
 static size_t sweep(float *x, size_t n)
 {
-    static const float special[] = {0.0f, -0.0f, INFINITY, -INFINITY, NAN, -NAN, 1e-45f, -1e-45f, 1.1e-38f, 3.4e38f};
+    static const float special[] = {0.0f, -0.0f,  INFINITY, -INFINITY, NAN,
+                                    -NAN, 1e-45f, -1e-45f,  1.1e-38f,  3.4e38f};
     size_t at = 0;
 
     for (size_t i = 0; i < sizeof special / sizeof special[0]; i++)
@@ -153,7 +169,8 @@ static size_t sweep(float *x, size_t n)
     return at;
 }
 
-/* The lanes of a variant are reached through kernels that are little else: silu and the softmax gradient. */
+/* The lanes of a variant are reached through kernels that are little else: silu and the softmax
+ * gradient. */
 static void test_lanes(void **state)
 {
     enum { N = 100003 };
@@ -175,8 +192,8 @@ static void test_lanes(void **state)
             float want = x[i] * cart_sigmoidf(x[i]);
 
             if (isnan(want) ? !isnan(y[i]) : memcmp(&want, &y[i], sizeof want))
-                fail_msg("%s: silu(%a): expected %a, found %a", sets[s]->name, (double)x[i], (double)want,
-                         (double)y[i]);
+                fail_msg("%s: silu(%a): expected %a, found %a", sets[s]->name, (double)x[i],
+                         (double)want, (double)y[i]);
         }
         for (size_t i = 0; i < N; i++)
             y[i] = x[i] > 0 ? -x[i] : x[i];
@@ -185,8 +202,8 @@ static void test_lanes(void **state)
             float want = cart_expf(x[i] > 0 ? -x[i] : x[i]);
 
             if (isnan(want) ? !isnan(y[i]) : memcmp(&want, &y[i], sizeof want))
-                fail_msg("%s: exp(-|%a|): expected %a, found %a", sets[s]->name, (double)x[i], (double)want,
-                         (double)y[i]);
+                fail_msg("%s: exp(-|%a|): expected %a, found %a", sets[s]->name, (double)x[i],
+                         (double)want, (double)y[i]);
         }
     }
     free(x);
@@ -197,8 +214,9 @@ static void test_lanes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32_accuracy), cmocka_unit_test(test_f32_ends), cmocka_unit_test(test_f64_accuracy),
-        cmocka_unit_test(test_f64_ends),     cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_f32_accuracy), cmocka_unit_test(test_f32_ends),
+        cmocka_unit_test(test_f64_accuracy), cmocka_unit_test(test_f64_ends),
+        cmocka_unit_test(test_lanes),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);

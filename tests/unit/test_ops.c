@@ -1,5 +1,6 @@
-/* Norms, rotation, gating, elementwise steps and Adam: every variant gives the bits of the definition, for any length
- * and number of threads; the definitions agree with f64, and backwards with differences. */
+/* Norms, rotation, gating, elementwise steps and Adam: every variant gives the bits of the
+ * definition, for any length and number of threads; the definitions agree with f64, and backwards
+ * with differences. */
 #include "tensor/ops.h"
 
 #include "base/cpu.h"
@@ -32,12 +33,13 @@ static float *floats(size_t n, uint64_t seed)
     return x;
 }
 
-static void expect_bits(const char *what, const char *who, size_t n, const float *got, const float *want, size_t count)
+static void expect_bits(const char *what, const char *who, size_t n, const float *got,
+                        const float *want, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         if (memcmp(&got[i], &want[i], sizeof *got))
-            fail_msg("%s of %zu: %s: value %zu: expected %a, found %a", what, n, who, i, (double)want[i],
-                     (double)got[i]);
+            fail_msg("%s of %zu: %s: value %zu: expected %a, found %a", what, n, who, i,
+                     (double)want[i], (double)got[i]);
 }
 
 /* What a step reads and writes, the same at every start. */
@@ -47,7 +49,8 @@ struct arrays {
 
 static struct arrays arrays_make(void)
 {
-    return (struct arrays){{floats(N_MOST, 1), floats(N_MOST, 2), floats(N_MOST, 3), floats(N_MOST, 4)}};
+    return (struct arrays){
+        {floats(N_MOST, 1), floats(N_MOST, 2), floats(N_MOST, 3), floats(N_MOST, 4)}};
 }
 
 static void arrays_release(struct arrays *x)
@@ -64,7 +67,8 @@ static void step_norm(const struct cart_ops_kernels *k, struct arrays *x, size_t
     x->a[3][n] += k->norm_forward(x->a[1], x->a[1], flag ? x->a[2] : NULL, n, 1e-5f); /* in place */
 }
 
-static void step_norm_backward(const struct cart_ops_kernels *k, struct arrays *x, size_t n, bool flag)
+static void step_norm_backward(const struct cart_ops_kernels *k, struct arrays *x, size_t n,
+                               bool flag)
 {
     k->norm_backward(x->a[0], x->a[1], x->a[2], 0.75f, flag ? x->a[3] : NULL, n);
 }
@@ -82,7 +86,8 @@ static void step_swiglu(const struct cart_ops_kernels *k, struct arrays *x, size
     k->swiglu_forward(flag ? x->a[0] : x->a[2], x->a[0], x->a[1], n);
 }
 
-static void step_swiglu_backward(const struct cart_ops_kernels *k, struct arrays *x, size_t n, bool flag)
+static void step_swiglu_backward(const struct cart_ops_kernels *k, struct arrays *x, size_t n,
+                                 bool flag)
 {
     if (flag)
         k->swiglu_backward(x->a[1], x->a[2], x->a[0], x->a[1], x->a[2], n);
@@ -110,9 +115,9 @@ static void test_variants(void **state)
     static const struct {
         const char *name;
         step *run;
-    } steps[] = {{"norm", step_norm},         {"norm backward", step_norm_backward},
-                 {"rope", step_rope},         {"swiglu", step_swiglu},
-                 {"adds", step_adds},         {"swiglu backward", step_swiglu_backward},
+    } steps[] = {{"norm", step_norm}, {"norm backward", step_norm_backward},
+                 {"rope", step_rope}, {"swiglu", step_swiglu},
+                 {"adds", step_adds}, {"swiglu backward", step_swiglu_backward},
                  {"adam", step_adam}};
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
     size_t n_sets = cart_tensor_kernels_usable(sets);
@@ -169,7 +174,8 @@ static void test_rows(void **state)
 
     (void)state;
     for (size_t p = 0; p < POOLS; p++) {
-        float *y = floats(M * LD, 4), *dx = floats(M * LD, 5), *want_dx = floats(M * LD, 5), *r = floats(M * H, 6);
+        float *y = floats(M * LD, 4), *dx = floats(M * LD, 5), *want_dx = floats(M * LD, 5),
+              *r = floats(M * H, 6);
         float row[D];
 
         cart_headnorm_forward(y, LD, r, x, LD, w, M, H, DH, 1e-6f, pools[p]);
@@ -191,7 +197,8 @@ static void test_rows(void **state)
 
             assert_true(scale == r[m]);
             assert_memory_equal(row, y + m * LD, D * sizeof *row);
-            cart_ops_kernels_ref.norm_backward(want_dx + m * LD, dy + m * LD, x + m * LD, scale, w, D);
+            cart_ops_kernels_ref.norm_backward(want_dx + m * LD, dy + m * LD, x + m * LD, scale, w,
+                                               D);
         }
         assert_memory_equal(dx, want_dx, M * LD * sizeof *dx);
         cart_rmsnorm_forward(y, LD, NULL, x, LD, NULL, M, D, 1e-6f, pools[p]);
@@ -237,7 +244,8 @@ static void test_elements(void **state)
     }
 }
 
-static double norm_f64(const double *x, const float *w, const float *dy, size_t D, double eps, double *y)
+static double norm_f64(const double *x, const float *w, const float *dy, size_t D, double eps,
+                       double *y)
 {
     double sum = 0, loss = 0;
 
@@ -294,11 +302,13 @@ static void test_swiglu_truth(void **state)
         cart_ops_kernels_ref.swiglu_backward(&dg, &du, &d, &g, &up, 1);
         assert_true(fabs((double)out - silu * (double)up) <= 5e-7 * fabs(silu) + 1e-30);
         assert_true(fabs((double)du - silu * (double)d) <= 5e-7 * fabs(silu) + 1e-30);
-        assert_true(fabs((double)dg - (double)d * (double)up * s * (1 + (double)g * (1 - s))) <= 1e-6);
+        assert_true(fabs((double)dg - (double)d * (double)up * s * (1 + (double)g * (1 - s))) <=
+                    1e-6);
     }
 }
 
-/* Angles at far positions come from f64; factors divide; tables of any part agree; cos^2 + sin^2 = 1. */
+/* Angles at far positions come from f64; factors divide; tables of any part agree; cos^2 + sin^2
+ * = 1. */
 static void test_rope_table(void **state)
 {
     enum { N = 64, HALF = N / 2 };
@@ -309,7 +319,8 @@ static void test_rope_table(void **state)
     for (size_t j = 0; j < HALF; j++)
         factor[j] = j == HALF - 1 ? 1e30f : 1 + (float)j / 8;
     for (size_t k = 0; k < CART_COUNTOF(positions) * 2; k++) {
-        struct cart_rope rope = {CART_ROPE_HALF, N, k % 2 ? 1e6 : 1e4, k % 2 ? 0.125 : 1, k % 2 ? factor : NULL};
+        struct cart_rope rope = {CART_ROPE_HALF, N, k % 2 ? 1e6 : 1e4, k % 2 ? 0.125 : 1,
+                                 k % 2 ? factor : NULL};
         size_t pos = positions[k / 2];
 
         cart_rope_table(cos_row, sin_row, pos, 3, &rope);
@@ -345,7 +356,8 @@ static void test_rope_apply(void **state)
                 for (size_t j = 0; j < DH; j++) {
                     size_t at = m * LD + h * DH, pair = k % 2 ? j % HALF : j / 2;
                     bool second = k % 2 ? j >= HALF : j % 2;
-                    double angle = (double)pos[m] * pow(100, -2.0 * (double)pair / N), want = (double)x0[at + j];
+                    double angle = (double)pos[m] * pow(100, -2.0 * (double)pair / N),
+                           want = (double)x0[at + j];
 
                     if (j < N) {
                         double a = (double)x0[at + (k % 2 ? pair : 2 * pair)];
@@ -409,9 +421,11 @@ static int pools_close(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_variants),   cmocka_unit_test(test_finite),     cmocka_unit_test(test_rows),
-        cmocka_unit_test(test_elements),   cmocka_unit_test(test_norm_truth), cmocka_unit_test(test_swiglu_truth),
-        cmocka_unit_test(test_rope_table), cmocka_unit_test(test_rope_apply), cmocka_unit_test(test_adam_truth),
+        cmocka_unit_test(test_variants),   cmocka_unit_test(test_finite),
+        cmocka_unit_test(test_rows),       cmocka_unit_test(test_elements),
+        cmocka_unit_test(test_norm_truth), cmocka_unit_test(test_swiglu_truth),
+        cmocka_unit_test(test_rope_table), cmocka_unit_test(test_rope_apply),
+        cmocka_unit_test(test_adam_truth),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -1,5 +1,5 @@
-/* Rows of logits: every variant gives the bits of the definition; the definitions agree with f64; top-k keeps its order
- * among equals, NaN and infinities. */
+/* Rows of logits: every variant gives the bits of the definition; the definitions agree with f64;
+ * top-k keeps its order among equals, NaN and infinities. */
 #include "tensor/vocab.h"
 
 #include "base/cpu.h"
@@ -73,15 +73,15 @@ static void test_variants(void **state)
                 struct cart_logsum got = k->logsum(x, V);
 
                 if (!same(got.sum, want.sum) || !same((double)got.max, (double)want.max))
-                    fail_msg("%s: logsum of %zu, kind %d: expected %a, found %a", sets[s]->name, V, kind, want.sum,
-                             got.sum);
+                    fail_msg("%s: logsum of %zu, kind %d: expected %a, found %a", sets[s]->name, V,
+                             kind, want.sum, got.sum);
                 assert_int_equal(k->argmax(x, V), ref->argmax(x, V));
                 memcpy(b, x, V * sizeof *b);
                 k->distill_backward(b, V, &want, ids, p, entries);
                 for (size_t e = 0; e < V; e++)
                     if (!same((double)a[e], (double)b[e]))
-                        fail_msg("%s: gradient of %zu, kind %d: value %zu: expected %a, found %a", sets[s]->name, V,
-                                 kind, e, (double)a[e], (double)b[e]);
+                        fail_msg("%s: gradient of %zu, kind %d: value %zu: expected %a, found %a",
+                                 sets[s]->name, V, kind, e, (double)a[e], (double)b[e]);
                 for (size_t t = 0; t < CART_COUNTOF(ks) && ks[t] <= V; t++) {
                     uint32_t want_ids[256], got_ids[256];
                     float want_values[256], got_values[256];
@@ -137,7 +137,9 @@ static void test_truth(void **state)
         sum += exp((double)x[i]);
     cart_vocab_kernels_ref.distill_backward(g, V, &s, ids, p, 2);
     for (size_t i = 0; i < V; i++) {
-        double q = exp((double)x[i]) / sum, want = mass * q - (i == 17 ? (double)p[0] : i == 2000 ? (double)p[1] : 0);
+        double q = exp((double)x[i]) / sum, want = mass * q - (i == 17     ? (double)p[0]
+                                                               : i == 2000 ? (double)p[1]
+                                                                           : 0);
 
         assert_true(fabs(cart_vocab_logprob(x[i], &s) - log(q)) < 1e-7);
         assert_true(fabs((double)g[i] - want) < 1e-6 * q + 6e-8);
@@ -146,7 +148,8 @@ static void test_truth(void **state)
     free(g);
 }
 
-/* The whole functions on many rows with gaps, for each number of threads; a row without entries becomes zero. */
+/* The whole functions on many rows with gaps, for each number of threads; a row without entries
+ * becomes zero. */
 static void test_rows(void **state)
 {
     enum { M = 9, V = 500, LD = V + 3, K = 20 };
@@ -174,8 +177,8 @@ static void test_rows(void **state)
             cart_vocab_kernels_ref.topk(want_top, want_values, K, want + m * LD, V);
             assert_memory_equal(top + m * K, want_top, sizeof want_top);
             assert_memory_equal(values + m * K, want_values, sizeof want_values);
-            cart_vocab_kernels_ref.distill_backward(want + m * LD, V, &s, ids + offsets[m], p + offsets[m],
-                                                    offsets[m + 1] - offsets[m]);
+            cart_vocab_kernels_ref.distill_backward(want + m * LD, V, &s, ids + offsets[m],
+                                                    p + offsets[m], offsets[m + 1] - offsets[m]);
         }
         cart_vocab_distill_backward(x, LD, M, V, stats, offsets, ids, p, pools[t]);
         assert_memory_equal(x, want, M * LD * sizeof *x);
