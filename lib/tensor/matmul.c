@@ -61,9 +61,7 @@ static const uint8_t *row_of(const struct cart_matrix *w, size_t n)
     return (const uint8_t *)w->data + n * w->row_bytes;
 }
 
-/* --- reference
- * ------------------------------------------------------------------------------------------------
- */
+/* --- reference --- */
 
 static float dot_ref(const float *x, const struct cart_matrix *w, size_t n)
 {
@@ -116,9 +114,7 @@ void cart_matmul_backward_ref(float *dx, size_t lddx, const float *dy, size_t ld
     }
 }
 
-/* --- forward
- * --------------------------------------------------------------------------------------------------
- */
+/* --- forward --- */
 
 struct forward {
     const struct cart_matmul_kernels *kernels;
@@ -372,9 +368,7 @@ void cart_matmul_forward_with(const struct cart_matmul_kernels *kernels, float *
         forward_rows(&f);
 }
 
-/* --- backward
- * -------------------------------------------------------------------------------------------------
- */
+/* --- backward --- */
 
 struct backward {
     const struct cart_matmul_kernels *kernels;
@@ -490,9 +484,7 @@ void cart_matmul_backward_with(const struct cart_matmul_kernels *kernels, float 
     cart_pool_run(pool, b.k_units * ceil_div(M, b.m_range), backward_unit, &b);
 }
 
-/* --- selection
- * ------------------------------------------------------------------------------------------------
- */
+/* --- selection --- */
 
 static enum cart_kernels selected = CART_KERNELS_AUTO;
 

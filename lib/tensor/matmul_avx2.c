@@ -21,8 +21,7 @@ struct lanes {
     __m256 low, high;
 };
 
-/* --- sums of lanes
- * -------------------------------------------------------------------------------------------- */
+/* --- sums of lanes --- */
 
 /* The sums of four times eight lanes, in the reference's tree. */
 CART_ALWAYS_INLINE __m128 sum_four(__m256 a, __m256 b, __m256 c, __m256 d)
@@ -38,9 +37,7 @@ CART_ALWAYS_INLINE __m128 sum_four(__m256 a, __m256 b, __m256 c, __m256 d)
     return _mm_shuffle_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1), 0x44);
 }
 
-/* --- forward
- * --------------------------------------------------------------------------------------------------
- */
+/* --- forward --- */
 
 /* Eight of the sixteen lanes of R rows of x and a panel, from lane at. */
 CART_ALWAYS_INLINE void half_chains(__m256 c[ROWS][COLS], const struct cart_tile *t, size_t R,
@@ -140,9 +137,7 @@ static void pack(float *out, const float *x, size_t ldx, size_t R, size_t k)
     }
 }
 
-/* --- widening
- * -------------------------------------------------------------------------------------------------
- */
+/* --- widening --- */
 
 CART_ALWAYS_INLINE __m256 half_value(int dtype, __m128i codes, __m256 scale, __m256 min)
 {
@@ -232,9 +227,7 @@ CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *o
     }
 }
 
-/* --- one row of x
- * -----------------------------------------------------------------------------------------------
- */
+/* --- one row of x --- */
 
 CART_ALWAYS_INLINE void gemv_step(struct lanes c[GEMV_COLS], const float *x,
                                   const struct lanes v[GEMV_COLS])
@@ -334,9 +327,7 @@ static void widen(int dtype, const void *row, size_t k0, size_t n, float *out, s
     entries[dtype].widen(row, k0, n, out, step);
 }
 
-/* --- backward
- * -------------------------------------------------------------------------------------------------
- */
+/* --- backward --- */
 
 CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, size_t lddy,
                                       const float *w, size_t ldw, size_t n, size_t R)

@@ -16,8 +16,7 @@ enum {
     FUSED_ROWS = 4
 };
 
-/* --- sums of lanes
- * -------------------------------------------------------------------------------------------- */
+/* --- sums of lanes --- */
 
 /* The lane sums of four accumulators; halves are added first, so that the tree is the reference's.
  */
@@ -73,9 +72,7 @@ CART_ALWAYS_INLINE void lanes_store(__m512 c[ROWS][COLS], const struct cart_tile
     }
 }
 
-/* --- forward
- * --------------------------------------------------------------------------------------------------
- */
+/* --- forward --- */
 
 CART_ALWAYS_INLINE void tile_rows(const struct cart_tile *t, size_t R)
 {
@@ -332,9 +329,7 @@ static void widen(int dtype, const void *row, size_t k0, size_t n, float *out, s
     entries[dtype].widen(row, k0, n, out, step);
 }
 
-/* --- backward
- * -------------------------------------------------------------------------------------------------
- */
+/* --- backward --- */
 
 CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, size_t lddy,
                                       const float *w, size_t ldw, size_t n, size_t R)

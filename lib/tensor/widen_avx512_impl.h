@@ -41,8 +41,7 @@ CART_ALWAYS_INLINE __m512 code_value(int dtype, __m512 code, __m512 scale, __m51
     return widen_has_min(dtype) ? _mm512_fmadd_ps(scale, code, min) : _mm512_mul_ps(scale, code);
 }
 
-/* --- codes of more than four bits, or of two formats in one byte: a group at once
- * --------------------------------- */
+/* --- codes of more than four bits, or of two formats in one byte: a group at once --- */
 
 CART_ALWAYS_INLINE __m512i twice(const uint8_t *p) /* 32 bytes, in both halves */
 {
@@ -125,9 +124,7 @@ CART_ALWAYS_INLINE void widen_group_codes(int dtype, const uint8_t *b, size_t g,
     }
 }
 
-/* --- values
- * -----------------------------------------------------------------------------------------------------
- */
+/* --- values --- */
 
 /* Piece s of group g; b = widen_at(), codes = widen_group_codes(). */
 CART_ALWAYS_INLINE __m512 widen_piece(int dtype, const uint8_t *b, const struct widen_state *st,

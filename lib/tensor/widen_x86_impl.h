@@ -129,8 +129,7 @@ CART_ALWAYS_INLINE __m128 load_f16(const uint8_t *p, int sign)
     return _mm_cvtph_ps(_mm_cvtsi32_si128(load_u16(p) ^ sign));
 }
 
-/* --- heads of a span
- * -------------------------------------------------------------------------------------------- */
+/* --- heads of a span --- */
 
 /* out [8] = d * eight codes (signed bytes in the low half of codes). */
 CART_ALWAYS_INLINE void store_scales(float *out, __m128 d, __m128i codes)
@@ -289,9 +288,7 @@ CART_ALWAYS_INLINE void widen_head_one(int dtype, const uint8_t *b, struct widen
         _mm_store_ss(st->min, load_f16(b + 2, 0));
 }
 
-/* --- codes
- * ----------------------------------------------------------------------------------------------------
- */
+/* --- codes --- */
 
 CART_ALWAYS_INLINE __m128i low_bits(__m128i v, size_t shift, int mask)
 {

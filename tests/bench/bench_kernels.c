@@ -37,9 +37,7 @@ static void die(const char *what)
     exit(1);
 }
 
-/* --- limits
- * ---------------------------------------------------------------------------------------------------
- */
+/* --- limits --- */
 
 enum { PEAK_STEPS = 200000, CHAINS = 12 };
 
@@ -142,9 +140,7 @@ static double read_bandwidth(void)
     return (double)read_bytes / best;
 }
 
-/* --- products
- * -------------------------------------------------------------------------------------------------
- */
+/* --- products --- */
 
 struct shape {
     size_t M, N, K;
