@@ -2,6 +2,7 @@
  * or a chat line by line; with --compare the same question all three ways. Reads questions and
  * documents, writes text; changes nothing. */
 #include "base/clock.h"
+#include "base/columns.h"
 #include "base/opt.h"
 #include "cartridge/cartridge.h"
 #include "engine/dialogue.h"
@@ -54,7 +55,6 @@ static int open_cartridges(struct work *w, struct cart_err *err)
     char warning[512];
     size_t p;
     int r = 0;
-
     w->cartridges = calloc(n + 1, sizeof(struct cart_cartridge *));
     w->parts = calloc(2 * n + 1, sizeof(struct cart_kv_part *));
     if (w->cartridges == NULL || w->parts == NULL)
@@ -84,7 +84,6 @@ static int read_text(struct work *w, struct cart_err *err)
     struct cart_ids ids = CART_IDS_INIT;
     struct cart_doc all = {0};
     int r;
-
     if ((r = cart_docs_open(&docs, w->o->texts.items, w->o->texts.n, &none, err)) < 0)
         return r;
     while ((r = cart_docs_next(docs, &doc, err)) == 1) {
@@ -112,7 +111,6 @@ static int open_all(struct work *w, struct cart_err *err)
 {
     const struct cart_model_options mo = {w->o->profile};
     int r;
-
     if ((r = cart_model_open(&w->m, w->o->common.model, &mo, err)) < 0 ||
         (r = cart_model_chat(w->m, &w->chat, err)) < 0 ||
         (r = cart_pool_new(&w->pool, w->o->common.jobs, err)) < 0 ||
@@ -140,7 +138,6 @@ static void close_all(struct work *w)
 static int put_text_in_context(struct work *w, struct cart_err *err)
 {
     int r = cart_prefix_acquire(w->e, w->text.data, w->text.n, &w->prefix, err);
-
     if (r == 0)
         w->text_part = cart_prefix_part(w->prefix);
     return r;
@@ -161,7 +158,6 @@ static int answer(struct cart_dialogue *d, const struct options *o, const char *
 {
     struct cart_dialogue_answer a;
     int r = cart_dialogue_ask(d, text, n, &o->sampling, o->max_tokens, print_text, NULL, &a, err);
-
     if (r < 0 || (r = print_text(NULL, "\n", 1, err)) < 0)
         return r;
     if (a.finish == CART_FINISH_LENGTH)
@@ -180,7 +176,6 @@ static int chat(struct cart_dialogue *d, const struct options *o, struct cart_er
     size_t cap = 0;
     ssize_t n;
     int r = 0;
-
     if (terminal)
         cart_log(CART_LOG_NOTICE, "one message a line; /quit ends");
     for (;;) {
@@ -209,7 +204,6 @@ static int converse(struct work *w, struct cart_err *err)
     struct cart_dialogue *d = NULL;
     bool text = o->texts.n > 0;
     int r = text ? put_text_in_context(w, err) : 0;
-
     if (r < 0 || (r = cart_dialogue_new(&d, w->e, text ? &w->text_part : w->parts,
                                         text ? 1 : w->n_parts, text || w->n_parts > 0, err)) < 0)
         return r;
@@ -232,7 +226,6 @@ static int ask_arm(struct work *w, struct arm *arm, const struct cart_kv_part *c
     const struct options *o = w->o;
     struct cart_dialogue *d = NULL;
     int r = cart_dialogue_new(&d, w->e, parts, n_parts, behind, err);
-
     if (r == 0)
         r = cart_dialogue_ask(d, o->question, strlen(o->question), &o->sampling, o->max_tokens,
                               collect, &arm->answer, &arm->a, err);
@@ -251,7 +244,6 @@ static int excuse(struct arm *arm, int r, const struct cart_err *err)
 static size_t terminal_width(void)
 {
     struct winsize size;
-
     if (!isatty(STDOUT_FILENO) || ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) < 0)
         return 0;
     return size.ws_col;
@@ -259,9 +251,8 @@ static size_t terminal_width(void)
 
 static const char *arm_text(const struct arm *a)
 {
-    return a->why_not[0] != '\0' ? a->why_not : a->answer.len > 0 ? a->answer.data : "";
+    return a->why_not[0] ? a->why_not : a->answer.len ? a->answer.data : "";
 }
-
 static void arm_figures(const struct arm *a, char *out, size_t cap)
 {
     if (a->why_not[0] != '\0')
@@ -272,57 +263,24 @@ static void arm_figures(const struct arm *a, char *out, size_t cap)
                  a->a.rows, (double)a->a.kv_bytes / 1048576.0);
 }
 
-/* Prints the next line of text, at most width characters, padded; returns what is left of it. */
-static const char *print_line(const char *text, size_t width)
+static int print_columns(const struct arm *arms, size_t n, size_t width, struct cart_err *err)
 {
-    size_t n = 0;
-    size_t chars = 0;
-    size_t space = 0;
-
-    while (text[n] != '\0' && text[n] != '\n') {
-        size_t next = n + 1;
-        while (((unsigned char)text[next] & 0xC0) == 0x80)
-            next++;
-        if (chars == width)
-            break;
-        if (text[n] == ' ')
-            space = n;
-        chars++;
-        n = next;
-    }
-    bool whole = text[n] == '\0' || text[n] == '\n' || text[n] == ' ';
-    if (!whole && space > 0)
-        n = space;
-    size_t shown = 0;
-    for (size_t i = 0; i < n; i++)
-        shown += ((unsigned char)text[i] & 0xC0) != 0x80;
-    printf("%.*s%*s", (int)n, text, (int)(width - shown), "");
-    return text[n] == '\n' || text[n] == ' ' ? text + n + 1 : text + n;
-}
-
-static void print_columns(const struct arm *arms, size_t n, size_t width)
-{
-    const char *left[3][3]; /* name, figures, answer of each arm */
-    char figures[3][128];
-    size_t column = (width - 3 * (n - 1)) / n;
-
+    const char *names[3], *figures[3], *answers[3];
+    char text[3][128];
+    struct cart_buf out = CART_BUF_INIT;
+    int r;
     for (size_t i = 0; i < n; i++) {
-        arm_figures(&arms[i], figures[i], sizeof figures[i]);
-        left[0][i] = arms[i].name;
-        left[1][i] = figures[i];
-        left[2][i] = arm_text(&arms[i]);
+        arm_figures(&arms[i], text[i], sizeof text[i]);
+        names[i] = arms[i].name;
+        figures[i] = text[i];
+        answers[i] = arm_text(&arms[i]);
     }
-    for (size_t block = 0; block < 3; block++) {
-        bool more = true;
-        while (more) {
-            more = false;
-            for (size_t i = 0; i < n; i++) {
-                left[block][i] = print_line(left[block][i], column);
-                fputs(i + 1 < n ? " | " : "\n", stdout);
-                more = more || left[block][i][0] != '\0';
-            }
-        }
-    }
+    if ((r = cart_columns_add(&out, names, n, width, err)) == 0 &&
+        (r = cart_columns_add(&out, figures, n, width, err)) == 0 &&
+        (r = cart_columns_add(&out, answers, n, width, err)) == 0)
+        r = print_text(NULL, out.data, out.len, err);
+    cart_buf_release(&out);
+    return r;
 }
 
 static int compare(struct work *w, struct cart_err *err)
@@ -330,7 +288,6 @@ static int compare(struct work *w, struct cart_err *err)
     struct arm arms[3] = {{.name = "bare"}};
     size_t n = 1;
     int r = excuse(&arms[0], ask_arm(w, &arms[0], NULL, 0, false, err), err);
-
     if (r == 0 && w->o->texts.n > 0) {
         struct arm *arm = &arms[n++];
         arm->name = "text in context";
@@ -352,7 +309,7 @@ static int compare(struct work *w, struct cart_err *err)
     size_t width = terminal_width();
     if (r == 0 && width >= 40 * n && n > 1) {
         printf("%s\n\n", w->o->question);
-        print_columns(arms, n, width);
+        r = print_columns(arms, n, width, err);
     } else if (r == 0) {
         printf("%s\n", w->o->question);
         for (size_t i = 0; i < n; i++) {
@@ -370,7 +327,6 @@ static int run(const struct options *o, struct cart_err *err)
 {
     struct work w = {.o = o};
     int r;
-
     cart_kernels_select(o->common.kernels == 1 ? CART_KERNELS_BLAS : CART_KERNELS_AUTO);
     if ((r = open_all(&w, err)) == 0)
         r = o->compare ? compare(&w, err) : converse(&w, err);
@@ -426,7 +382,6 @@ int main(int argc, char **argv)
     int first;
     bool done = false;
     int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
-
     if (r == 0 && !done && argc - first > 1)
         r = cart_err_set(&err, CART_EUSAGE, "expected one question, found %d operands: quote it",
                          argc - first);
