@@ -435,8 +435,7 @@ static void test_foreign_formats(void **state)
         {"version https://git-lfs.github.com/spec/v1\n", 43, "Git LFS"},
         {"<!DOCTYPE html>", 15, "HTML"},
         {"hello\n", 6, "plain text"},
-        {"\211CART\n\032\n\0\0\0",
-         11, "text mode"},
+        {"\211CART\n\032\n\0\0\0", 11, "text mode"},
         {"\1\2\3\4\5", 5, "unknown format"},
     };
     struct cart_err err;
