@@ -1,0 +1,185 @@
+#include "serve/group.h"
+
+#include "base/clock.h"
+#include "engine/constraint.h"
+#include "serve/metrics.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define AT_ONCE ((size_t)4) /* prompts of one list that are with the scheduler together */
+#define RETRY_NS 20000000   /* between tries while the queue is full of others */
+
+bool cart_group_init(struct cart_group *b, struct cart_exchange *x, size_t n)
+{
+    b->x = x;
+    b->prompts = calloc(n ? n : 1, sizeof *b->prompts);
+    if (!b->prompts)
+        return false;
+    b->n = n;
+    for (size_t i = 0; i < n; i++)
+        b->prompts[i] = (struct cart_group_prompt){b, i, CART_IDS_INIT};
+    pthread_mutex_init(&b->lock, NULL);
+    return true;
+}
+
+void cart_group_release(struct cart_group *b)
+{
+    if (!b->prompts)
+        return;
+    for (size_t i = 0; i < b->n; i++)
+        cart_ids_release(&b->prompts[i].ids);
+    free(b->prompts);
+    cart_stack_release(b->request.stack);
+    cart_constraint_free(b->constraint);
+    pthread_mutex_destroy(&b->lock);
+    b->prompts = NULL;
+}
+
+static void add_usage(struct cart_usage *sum, const struct cart_usage *u)
+{
+    sum->prompt_tokens += u->prompt_tokens;
+    sum->cached_tokens += u->cached_tokens;
+    sum->cartridge_rows = u->cartridge_rows;
+    sum->completion_tokens += u->completion_tokens;
+    sum->drafted += u->drafted;
+    sum->accepted += u->accepted;
+    sum->queued += u->queued;
+    sum->prefill += u->prefill;
+    sum->decode += u->decode;
+}
+
+/* Under the lock: whether everything is over, true once. */
+static bool over(struct cart_group *b)
+{
+    bool is = !b->finished && b->running == 0 && (b->failed || b->next == b->n);
+    b->finished |= is;
+    return is;
+}
+
+static void close_group(struct cart_group *b)
+{
+    struct cart_exchange *x = b->x;
+    if (b->request.kind == CART_SERVE_GENERATE && b->usage.prompt_tokens > 0)
+        cart_metrics_generated(x->serve->metrics, &b->usage, b->first_token);
+    pthread_mutex_lock(&x->lock);
+    x->record.generated = true;
+    x->record.cartridges = x->cartridges;
+    x->record.usage = b->usage;
+    x->record.first_token = b->first_token;
+    pthread_mutex_unlock(&x->lock);
+    if (!b->failed)
+        b->on_done(b);
+}
+
+void cart_group_fail(struct cart_group *b)
+{
+    pthread_mutex_lock(&b->lock);
+    b->failed = true;
+    pthread_mutex_unlock(&b->lock);
+    cart_exchange_cancel(b->x);
+}
+
+static void more(struct cart_exchange *x)
+{
+    cart_group_run(x->state);
+}
+
+static bool on_event(void *ctx, const struct cart_event *e)
+{
+    struct cart_group_prompt *p = ctx;
+    struct cart_group *b = p->group;
+    struct cart_exchange *x = b->x;
+    if (e->type == CART_EVENT_START)
+        return true;
+    if (e->type == CART_EVENT_TOKEN && b->first_token == 0)
+        b->first_token = cart_clock_now() - x->started;
+    if (e->type != CART_EVENT_END) {
+        pthread_mutex_lock(&b->lock);
+        bool failed = b->failed;
+        pthread_mutex_unlock(&b->lock);
+        return !failed && b->on_event(b, p->index, e);
+    }
+    pthread_mutex_lock(&b->lock);
+    add_usage(&b->usage, e->usage);
+    b->running--;
+    bool done = over(b), go_on = !done && !b->failed && b->next < b->n;
+    pthread_mutex_unlock(&b->lock);
+    if (done)
+        close_group(b);
+    if (go_on)
+        cart_net_submit(x->serve, x);
+    cart_exchange_release(x);
+    return true;
+}
+
+/* Hands prompt i over. False: it was refused. */
+static bool submit(struct cart_group *b, size_t i, struct cart_fault *f, enum cart_refusal *why)
+{
+    struct cart_exchange *x = b->x;
+    struct cart_serve_request r = b->request;
+    struct cart_err err = {0};
+    uint64_t id = 0;
+    r.prompt = b->prompts[i].ids.data;
+    r.n_prompt = b->prompts[i].ids.n;
+    r.constraint = b->constraint;
+    r.on_event = on_event;
+    r.ctx = &b->prompts[i];
+    cart_exchange_hold(x);
+    struct cart_constraint *mine = b->constraint;
+    b->constraint = NULL; /* before the first event: the exchange may be released behind our back */
+    if (cart_scheduler_submit(x->serve->scheduler, &r, &id, why, &err) == 0) {
+        cart_exchange_expect(x, id);
+        return true;
+    }
+    b->constraint = mine;
+    cart_fault_refused(f, x->serve, *why, &err, r.n_prompt, r.stack ? r.stack->rows : 0);
+    cart_exchange_release(x);
+    return false;
+}
+
+/* A prompt was refused. True: it is to be tried again now. */
+static bool refused(struct cart_group *b, size_t i, enum cart_refusal why,
+                    const struct cart_fault *f)
+{
+    static const struct timespec pause = {0, RETRY_NS};
+    pthread_mutex_lock(&b->lock);
+    b->running--;
+    bool begun = i > 0, busy = why == CART_REFUSED_QUEUE && begun && !b->failed;
+    if (busy)
+        b->next--;
+    bool wait = busy && b->running > 0; /* the end of one of ours goes on */
+    if (!busy)
+        b->failed = true;
+    pthread_mutex_unlock(&b->lock);
+    if (busy && !wait)
+        nanosleep(&pause, NULL);
+    if (!busy) {
+        cart_exchange_cancel(b->x);
+        cart_fault_send(f, b->x);
+    }
+    return busy && !wait;
+}
+
+void cart_group_run(struct cart_group *b)
+{
+    b->x->more = more;
+    for (bool go_on = true; go_on;) {
+        struct cart_fault f;
+        enum cart_refusal why = CART_REFUSED_NOT;
+        pthread_mutex_lock(&b->lock);
+        if (!b->failed && cart_exchange_gone(b->x))
+            b->failed = true;
+        bool room = !b->failed && b->next < b->n && b->running < AT_ONCE;
+        size_t i = room ? b->next++ : 0;
+        b->running += room;
+        pthread_mutex_unlock(&b->lock);
+        go_on = room && (submit(b, i, &f, &why) || refused(b, i, why, &f));
+    }
+    pthread_mutex_lock(&b->lock);
+    bool done = over(b);
+    pthread_mutex_unlock(&b->lock);
+    if (done)
+        close_group(b);
+}

@@ -1,0 +1,561 @@
+/* libmicrohttpd's side: a header is checked before its body is read, a body is collected within its
+ * limit, a route answers at once or the connection is suspended until a worker or the scheduler has
+ * written. Suspended connections cost no thread; net.c watches their sockets, which libmicrohttpd
+ * does not. */
+#include "serve/exchange.h"
+
+#include "base/clock.h"
+#include "base/hash.h"
+#include "serve/keys.h"
+#include "serve/metrics.h"
+
+#include <fcntl.h>
+#include <microhttpd.h>
+#include <netinet/in.h>
+#include <arpa/inet.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define STREAM_BLOCK ((size_t)16384)
+#define CONNECTION_MEMORY ((size_t)32768) /* a header, its fields, and what is read ahead */
+
+/* ---- one exchange ---- */
+
+static int connection_fd(struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return info ? (int)info->connect_fd : -1;
+}
+
+static const char *field(struct MHD_Connection *c, const char *name)
+{
+    return MHD_lookup_connection_value(c, MHD_HEADER_KIND, name);
+}
+
+/* A name that the client gave for its request is kept where it is harmless in a header and a log.
+ */
+static void request_id(struct cart_exchange *x)
+{
+    static atomic_ullong count;
+    const char *given = field(x->connection, "X-Request-Id");
+    static const char fine[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+    if (given && *given && strlen(given) < sizeof x->id && strspn(given, fine) == strlen(given)) {
+        snprintf(x->id, sizeof x->id, "%s", given);
+        return;
+    }
+    struct {
+        long created;
+        long pid;
+        unsigned long long n;
+        double now;
+    } seed;
+    memset(&seed, 0, sizeof seed);
+    seed.created = x->serve->created;
+    seed.pid = (long)getpid();
+    seed.n = atomic_fetch_add(&count, 1);
+    seed.now = cart_clock_now();
+    unsigned char digest[16];
+    char hex[33];
+    cart_hash_bytes(&seed, sizeof seed, digest);
+    snprintf(x->id, sizeof x->id, "req-%.24s", cart_hex(hex, digest, sizeof digest));
+}
+
+static struct cart_exchange *exchange_new(struct cart_serve *s, struct MHD_Connection *c,
+                                          const char *method, const char *url, const char *version)
+{
+    struct cart_exchange *x = calloc(1, sizeof *x);
+    if (!x)
+        return NULL;
+    /* The absolute form names our own authority again. */
+    const char *path = strncmp(url, "http://", 7) == 0 ? strchr(url + 7, '/') : url;
+    x->owned_path = strdup(path ? path : "/");
+    if (!x->owned_path) {
+        free(x);
+        return NULL;
+    }
+    pthread_mutex_init(&x->lock, NULL);
+    x->serve = s;
+    x->connection = c;
+    x->method = method;
+    x->path = x->owned_path;
+    x->http10 = strcmp(version, "HTTP/1.0") == 0;
+    x->head_only = strcmp(method, "HEAD") == 0;
+    x->fd = connection_fd(c);
+    x->holders = 1;
+    x->started = x->last_write = cart_clock_now();
+    x->record.finish = x->record.cartridges = "";
+    request_id(x);
+    cart_metrics_began(s->metrics);
+    return x;
+}
+
+/* ---- what a header must be before anything else is looked at ---- */
+
+struct framing {
+    unsigned hosts, lengths, codings;
+    const char *host, *coding, *length;
+    bool other;
+};
+
+static enum MHD_Result count_field(void *ctx, enum MHD_ValueKind kind, const char *key,
+                                   size_t n_key, const char *value, size_t n_value)
+{
+    struct framing *f = ctx;
+    (void)kind;
+    if (strlen(key) != n_key || (value && strlen(value) != n_value) || n_key == 0 ||
+        strpbrk(key, " \t"))
+        f->other = true;
+    if (strcasecmp(key, "Host") == 0) {
+        f->hosts++;
+        f->host = value;
+    } else if (strcasecmp(key, "Content-Length") == 0) {
+        f->lengths++;
+        f->length = value;
+    } else if (strcasecmp(key, "Transfer-Encoding") == 0) {
+        f->codings++;
+        f->coding = value;
+    }
+    return MHD_YES;
+}
+
+/* Two readers of one request must not disagree about where it ends. */
+static const char *framing_fault(const struct framing *f)
+{
+    if (f->other)
+        return "expected header fields without blanks in their names and NUL in their values";
+    if (f->lengths > 0 && f->codings > 0)
+        return "expected Content-Length or Transfer-Encoding, found both";
+    if (f->lengths > 1 || f->codings > 1)
+        return "expected one length of the body, found more";
+    if (f->coding && strcasecmp(f->coding, "chunked") != 0)
+        return "Transfer-Encoding: expected chunked";
+    if (f->length && (!*f->length || strspn(f->length, "0123456789") != strlen(f->length)))
+        return "Content-Length: expected digits";
+    return NULL;
+}
+
+static size_t host_length(const char *host)
+{
+    if (*host == '[')
+        return strcspn(host, "]") + (strchr(host, ']') ? 1 : 0);
+    return strcspn(host, ":/");
+}
+
+static bool loopback_name(const char *host)
+{
+    size_t n = host_length(host);
+    if (n == 9 && strncasecmp(host, "localhost", 9) == 0)
+        return true;
+    if (n > 10 && strncasecmp(host + n - 10, ".localhost", 10) == 0)
+        return true;
+    if (n == 5 && strncmp(host, "[::1]", 5) == 0)
+        return true;
+    char text[16];
+    struct in_addr a;
+    if (n >= sizeof text)
+        return false;
+    memcpy(text, host, n);
+    text[n] = '\0';
+    return inet_pton(AF_INET, text, &a) == 1 && (ntohl(a.s_addr) >> 24) == 127;
+}
+
+static bool listed(const char *const *list, size_t n, const char *text, size_t len)
+{
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i], "*") == 0 ||
+            (strlen(list[i]) == len && strncasecmp(list[i], text, len) == 0))
+            return true;
+    return false;
+}
+
+/* A page elsewhere may point a name of its own at 127.0.0.1 and speak to us through its visitor's
+ * browser. */
+static bool host_allowed(const struct cart_serve *s, const char *host)
+{
+    if (!s->loopback || !host || !*host || loopback_name(host))
+        return true;
+    return listed(s->opt.hosts, s->opt.n_hosts, host, host_length(host));
+}
+
+static bool origin_allowed(const struct cart_serve *s, const char *origin, const char *host)
+{
+    const char *name = strstr(origin, "://");
+    if (name && (strncmp(origin, "http://", 7) == 0 || strncmp(origin, "https://", 8) == 0)) {
+        name += 3;
+        if (loopback_name(name) || (host && strcasecmp(name, host) == 0))
+            return true;
+    }
+    return listed(s->opt.origins, s->opt.n_origins, origin, strlen(origin));
+}
+
+/* ---- routes ---- */
+
+static bool route_fits(const struct cart_route *r, const char *path)
+{
+    size_t n = strlen(r->path);
+    if (n > 1 && r->path[n - 1] == '/')
+        return strncmp(path, r->path, n) == 0 && path[n] && strlen(path + n) <= CART_ARGUMENT_MAX;
+    return strcmp(path, r->path) == 0;
+}
+
+/* The route, or NULL: then *allow names the methods that the path has, "" for none. */
+static const struct cart_route *find_route(struct cart_exchange *x, char *allow, size_t cap)
+{
+    const char *path = strncmp(x->path, "/v1/", 4) == 0 ? x->path + 3 : x->path;
+    const char *method = x->head_only ? "GET" : x->method;
+    *allow = '\0';
+    for (const struct cart_route *r = cart_routes; r->method; r++) {
+        if (!route_fits(r, path))
+            continue;
+        if (strcmp(r->method, method) == 0) {
+            if (r->path[strlen(r->path) - 1] == '/' && strlen(r->path) > 1)
+                snprintf(x->argument, sizeof x->argument, "%s", path + strlen(r->path));
+            return r;
+        }
+        size_t n = strlen(allow);
+        snprintf(allow + n, cap - n, "%s%s", n ? ", " : "", r->method);
+    }
+    return NULL;
+}
+
+static const char *given_key(struct MHD_Connection *c)
+{
+    const char *auth = field(c, "Authorization");
+    if (auth && strncasecmp(auth, "Bearer ", 7) == 0) {
+        auth += 7;
+        return auth + strspn(auth, " ");
+    }
+    return field(c, "X-Api-Key");
+}
+
+/* The static strings that Allow can be. */
+static const char *allow_text(const char *allow)
+{
+    static const char *const all[] = {"GET",       "POST",        "DELETE",
+                                      "GET, POST", "DELETE, GET", "GET, DELETE"};
+    for (size_t i = 0; i < CART_COUNTOF(all); i++)
+        if (strcmp(all[i], allow) == 0)
+            return all[i];
+    return "GET, POST, DELETE";
+}
+
+static void check_header(struct cart_exchange *x)
+{
+    struct cart_serve *s = x->serve;
+    struct framing f = {0};
+    char allow[64];
+    MHD_get_connection_values_n(x->connection, MHD_HEADER_KIND, count_field, &f);
+    const char *fault = framing_fault(&f), *origin = field(x->connection, "Origin");
+    if (fault) {
+        cart_exchange_error(x, 400, "bad_request", NULL, "%s", fault);
+    } else if (f.hosts > 1 || (f.hosts == 0 && !x->http10)) {
+        cart_exchange_error(x, 400, "bad_request", NULL, "expected one Host field, found %u",
+                            f.hosts);
+    } else if (!host_allowed(s, f.host)) {
+        cart_exchange_error(x, 403, "host_not_allowed", NULL,
+                            "this server answers on loopback names only; --allow-host adds others");
+    } else if (origin && !origin_allowed(s, origin, f.host)) {
+        cart_exchange_error(x, 403, "origin_not_allowed", NULL,
+                            "this origin may not call this server; --cors-origin adds origins");
+    } else {
+        x->origin = origin ? strdup(origin) : NULL;
+        x->route = find_route(x, allow, sizeof allow);
+        if (strcmp(x->method, "OPTIONS") == 0) {
+            struct cart_buf none = CART_BUF_INIT;
+            cart_exchange_reply(x, 204, NULL, &none);
+        } else if (!x->route && *allow) {
+            x->allow = allow_text(allow);
+            cart_exchange_error(x, 405, "method_not_allowed", NULL, "this path has %s", allow);
+        } else if (!x->route) {
+            cart_exchange_error(x, 404, "not_found", NULL, "no such path");
+        } else if (!x->route->open && !cart_keys_allow(s->keys, given_key(x->connection))) {
+            cart_exchange_error(x, 401, "invalid_api_key", NULL,
+                                "expected a valid key in Authorization: Bearer KEY or x-api-key");
+        } else if (f.length &&
+                   (strlen(f.length) > 15 || strtoull(f.length, NULL, 10) > s->opt.max_body)) {
+            cart_exchange_error(x, 413, "body_too_large", NULL,
+                                "expected a body of at most %zu bytes, found %s", s->opt.max_body,
+                                f.length);
+        }
+    }
+}
+
+/* ---- answers ---- */
+
+static ssize_t read_stream(void *ctx, uint64_t pos, char *out, size_t max)
+{
+    struct cart_exchange *x = ctx;
+    ssize_t r = 0;
+    (void)pos;
+    pthread_mutex_lock(&x->lock);
+    size_t n = x->out.len - x->sent;
+    if (n > 0) {
+        r = (ssize_t)(n < max ? n : max);
+        memcpy(out, x->out.data + x->sent, (size_t)r);
+        x->sent += (size_t)r;
+    } else if (x->ended) {
+        r = MHD_CONTENT_READER_END_OF_STREAM;
+    } else {
+        x->suspended = true;
+        MHD_suspend_connection(x->connection);
+    }
+    pthread_mutex_unlock(&x->lock);
+    return r;
+}
+
+static void add_fields(struct cart_exchange *x, struct MHD_Response *r)
+{
+    char number[24];
+    if (x->content_type)
+        MHD_add_response_header(r, "Content-Type", x->content_type);
+    MHD_add_response_header(r, "X-Request-Id", x->id);
+    if (x->cartridges[0])
+        MHD_add_response_header(r, "X-Cartridges", x->cartridges);
+    if (x->origin) {
+        MHD_add_response_header(r, "Access-Control-Allow-Origin", x->origin);
+        MHD_add_response_header(r, "Vary", "Origin");
+        MHD_add_response_header(r, "Access-Control-Expose-Headers",
+                                "X-Request-Id, X-Cartridges, Retry-After");
+    }
+    if (strcmp(x->method, "OPTIONS") == 0) {
+        MHD_add_response_header(r, "Allow", "GET, POST, DELETE, OPTIONS");
+        MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
+        const char *asked = field(x->connection, "Access-Control-Request-Headers");
+        MHD_add_response_header(r, "Access-Control-Allow-Headers",
+                                asked ? asked : "authorization, content-type");
+        MHD_add_response_header(r, "Access-Control-Max-Age", "600");
+    }
+    if (x->allow)
+        MHD_add_response_header(r, "Allow", x->allow);
+    if (x->status == 401)
+        MHD_add_response_header(r, "WWW-Authenticate", "Bearer");
+    if (x->retry_after) {
+        snprintf(number, sizeof number, "%u", x->retry_after);
+        MHD_add_response_header(r, "Retry-After", number);
+    }
+    if (x->no_retry)
+        MHD_add_response_header(r, "X-Should-Retry", "false");
+    if (x->streaming) {
+        MHD_add_response_header(r, "Cache-Control", "no-cache");
+        MHD_add_response_header(r, "X-Accel-Buffering", "no");
+    }
+    if (x->route && x->route->endpoint == CART_AT_PAGE)
+        MHD_add_response_header(
+            r, "Content-Security-Policy",
+            "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+            "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'");
+}
+
+/* Hands the answer over; in libmicrohttpd's thread, once. early: a body may still be on its way,
+ * and is not read. */
+static enum MHD_Result queue_answer(struct cart_exchange *x, bool early)
+{
+    struct MHD_Response *r;
+    pthread_mutex_lock(&x->lock);
+    x->queued = true;
+    if (x->streaming) {
+        r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, STREAM_BLOCK, read_stream, x, NULL);
+    } else {
+        char *data = x->out.data;
+        size_t n = x->out.len;
+        x->out = (struct cart_buf)CART_BUF_INIT;
+        r = data ? MHD_create_response_from_buffer(n, data, MHD_RESPMEM_MUST_FREE)
+                 : MHD_create_response_from_buffer(0, (void *)(uintptr_t) "",
+                                                   MHD_RESPMEM_PERSISTENT);
+        if (!r)
+            free(data);
+    }
+    if (r) {
+        add_fields(x, r);
+        if (early && !x->head_only && strcmp(x->method, "GET") != 0)
+            MHD_add_response_header(r, "Connection", "close");
+    }
+    unsigned status = x->status;
+    pthread_mutex_unlock(&x->lock);
+    if (!r)
+        return MHD_NO;
+    enum MHD_Result done = MHD_queue_response(x->connection, status, r);
+    MHD_destroy_response(r);
+    return done;
+}
+
+static bool suspend_unless_answered(struct cart_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    bool wait = !x->answered;
+    if (wait && !x->suspended) {
+        x->suspended = true;
+        MHD_suspend_connection(x->connection);
+    }
+    pthread_mutex_unlock(&x->lock);
+    return wait;
+}
+
+static enum MHD_Result dispatch(struct cart_exchange *x)
+{
+    struct cart_serve *s = x->serve;
+    cart_net_phase(s, x->fd, CART_NET_ANSWER);
+    if (x->too_large) {
+        cart_exchange_error(x, 413, "body_too_large", NULL, "expected a body of at most %zu bytes",
+                            s->opt.max_body);
+    } else if (!x->route->worker) {
+        x->route->run(x);
+    } else {
+        cart_net_watch(s, x);
+        if (!suspend_unless_answered(x))
+            return queue_answer(x, false);
+        cart_net_submit(s, x);
+        return MHD_YES;
+    }
+    return queue_answer(x, false);
+}
+
+static enum MHD_Result collect(struct cart_exchange *x, const char *data, size_t *n)
+{
+    size_t limit = x->serve->opt.max_body;
+    if (!x->too_large && *n <= limit - x->body.len && cart_buf_add(&x->body, data, *n, NULL) == 0) {
+        *n = 0;
+        return MHD_YES;
+    }
+    /* A chunked body beyond the limit: what comes is thrown away, so that the answer can be 413;
+     * who sends as much again is cut off. */
+    if (!x->too_large)
+        cart_buf_reset(&x->body);
+    x->too_large = true;
+    x->sent += *n;
+    bool enough = x->sent > limit;
+    *n = 0;
+    return enough ? MHD_NO : MHD_YES;
+}
+
+static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const char *url,
+                                  const char *method, const char *version, const char *data,
+                                  size_t *n, void **state)
+{
+    struct cart_serve *s = ctx;
+    struct cart_exchange *x = *state;
+    if (!x) {
+        x = exchange_new(s, c, method, url, version);
+        if (!x)
+            return MHD_NO;
+        *state = x;
+        cart_net_phase(s, x->fd, CART_NET_BODY);
+        check_header(x);
+        return x->answered ? queue_answer(x, true) : MHD_YES;
+    }
+    if (*n > 0)
+        return collect(x, data, n);
+    if (x->queued)
+        return MHD_YES;
+    if (!x->watched)
+        return dispatch(x);
+    /* Woken: by an answer, or for no reason of ours. */
+    return suspend_unless_answered(x) ? MHD_YES : queue_answer(x, false);
+}
+
+static void log_exchange(struct cart_exchange *x, bool complete)
+{
+    struct cart_serve *s = x->serve;
+    pthread_mutex_lock(&x->lock);
+    struct cart_serve_record r = x->record;
+    bool answered = x->answered;
+    unsigned status = x->status;
+    pthread_mutex_unlock(&x->lock);
+    char client[INET6_ADDRSTRLEN] = "unix";
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *a = info ? info->client_addr : NULL;
+    if (a && a->sa_family == AF_INET)
+        inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)a)->sin_addr, client,
+                  sizeof client);
+    else if (a && a->sa_family == AF_INET6)
+        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr, client,
+                  sizeof client);
+    r.id = x->id;
+    r.method = x->method;
+    r.path = x->path;
+    r.client = client;
+    r.model = x->record_model;
+    r.status = answered && complete ? status : 499;
+    r.seconds = cart_clock_now() - x->started;
+    cart_metrics_ended(s->metrics, x->route ? x->route->endpoint : CART_AT_NOWHERE, r.status);
+    if (s->opt.on_request)
+        s->opt.on_request(s->opt.ctx, &r);
+}
+
+static void on_completed(void *ctx, struct MHD_Connection *c, void **state,
+                         enum MHD_RequestTerminationCode how)
+{
+    struct cart_serve *s = ctx;
+    struct cart_exchange *x = *state;
+    (void)c;
+    if (!x)
+        return;
+    *state = NULL;
+    cart_net_unwatch(s, x);
+    cart_net_phase(s, x->fd, CART_NET_HEADER);
+    log_exchange(x, how == MHD_REQUEST_TERMINATED_COMPLETED_OK);
+    pthread_mutex_lock(&x->lock);
+    x->gone = true;
+    x->connection = NULL;
+    pthread_mutex_unlock(&x->lock);
+    cart_exchange_cancel(x);
+    cart_exchange_release(x);
+}
+
+static void on_connection(void *ctx, struct MHD_Connection *c, void **state,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    (void)state;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED)
+        cart_net_phase(ctx, connection_fd(c), CART_NET_CLOSED);
+}
+
+static void on_library_note(void *ctx, const char *fmt, va_list ap)
+{
+    char text[400];
+    vsnprintf(text, sizeof text, fmt, ap);
+    text[strcspn(text, "\n")] = '\0';
+    cart_net_note(ctx, CART_LOG_DEBUG, "libmicrohttpd: %s", text);
+}
+
+/* ---- the daemon ---- */
+
+static struct MHD_Daemon *daemon_of(struct cart_serve *s)
+{
+    return s->http;
+}
+
+int cart_http_start(struct cart_serve *s, struct cart_err *err)
+{
+    unsigned timeout = s->opt.timeout < 1 ? 1 : (unsigned)s->opt.timeout;
+    s->http = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET |
+            MHD_USE_ERROR_LOG,
+        0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_library_note, s,
+        MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
+        s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
+        (unsigned)s->opt.max_connections + 16, MHD_OPTION_CONNECTION_TIMEOUT, timeout,
+        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+    if (!s->http)
+        return cart_err_sys(err, "libmicrohttpd: start");
+    return 0;
+}
+
+bool cart_http_add(struct cart_serve *s, int fd, const void *addr, unsigned addr_len)
+{
+    return MHD_add_connection(daemon_of(s), fd, addr, addr_len) == MHD_YES;
+}
+
+void cart_http_stop(struct cart_serve *s)
+{
+    if (s->http)
+        MHD_stop_daemon(daemon_of(s));
+    s->http = NULL;
+}

@@ -1,0 +1,289 @@
+/* What there is: models and cartridges, and loading and dropping the latter. */
+#include "base/io.h"
+#include "model/model.h"
+#include "serve/params.h"
+#include "serve/routes.h"
+#include "serve/wire.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- listings ---- */
+
+static void reply(struct cart_exchange *x, struct cart_wire *w)
+{
+    if (w->r < 0)
+        cart_exchange_error(x, 503, "out_of_memory", NULL, "no memory for the answer");
+    else
+        cart_exchange_reply(x, 200, "application/json", &w->b);
+    cart_wire_release(w);
+}
+
+static void write_base(struct cart_wire *w, const struct cart_serve *s)
+{
+    const struct cart_model *m = s->model;
+    cart_wire_add(w, "{\"id\":");
+    cart_wire_quote(w, s->opt.name);
+    cart_wire_f(
+        w,
+        ",\"object\":\"model\",\"created\":%ld,\"owned_by\":\"cart\",\"meta\":{\"architecture\":",
+        s->created);
+    cart_wire_quote(w, m->arch);
+    cart_wire_add(w, ",\"name\":");
+    cart_wire_quote(w, m->name);
+    cart_wire_f(w,
+                ",\"n_ctx\":%zu,\"n_ctx_train\":%zu,\"n_vocab\":%zu,\"n_embd\":%zu,\"n_layer\":%zu,"
+                "\"fingerprint\":{",
+                cart_scheduler_context(s->scheduler), m->context, m->V, m->D, m->L);
+    cart_wire_f(
+        w, "\"geometry\":\"%s\",\"tokenizer\":\"%s\",\"template\":\"%s\",\"weights\":\"%s\"}}}",
+        m->fp.geometry, m->fp.tokenizer, m->fp.chat, m->fp.weights);
+}
+
+static void write_text(struct cart_wire *w, const char *key, const json_t *metadata,
+                       const char *name)
+{
+    const char *v = json_string_value(json_object_get(metadata, name));
+    cart_wire_f(w, ",\"%s\":", key);
+    if (v)
+        cart_wire_quote(w, v);
+    else
+        cart_wire_add(w, "null");
+}
+
+static void write_meta(struct cart_wire *w, const struct cart_stack_entry *e)
+{
+    const struct cart_cartridge *c = e->cartridge;
+    cart_wire_f(w, "\"p\":%zu,\"frozen\":%zu,\"steps\":%llu,\"bytes\":%zu,\"draft_tokens\":%zu",
+                c->p, c->frozen, (unsigned long long)c->steps, c->row_bytes, c->n_draft);
+    write_text(w, "corpus", c->metadata, "cart.corpus");
+    cart_wire_add(w, ",\"fingerprint\":{\"format\":\"xxh3-128\"");
+    write_text(w, "geometry", c->metadata, "cart.geometry");
+    write_text(w, "tokenizer", c->metadata, "cart.tokenizer");
+    write_text(w, "template", c->metadata, "cart.template");
+    write_text(w, "weights", c->metadata, "cart.weights");
+    cart_wire_add(w, "}");
+}
+
+static void write_cartridge_model(struct cart_wire *w, const struct cart_serve *s,
+                                  const struct cart_stack_entry *e)
+{
+    struct cart_wire id = CART_WIRE_INIT;
+    cart_wire_add(&id, s->opt.name);
+    cart_wire_add(&id, ":");
+    cart_wire_add(&id, e->name);
+    cart_wire_add(w, "{\"id\":");
+    cart_wire_string(w, id.b.data, id.b.len);
+    cart_wire_f(
+        w, ",\"object\":\"model\",\"created\":%ld,\"owned_by\":\"cart\",\"parent\":", s->created);
+    cart_wire_quote(w, s->opt.name);
+    cart_wire_add(w, ",\"meta\":{\"cartridge\":");
+    cart_wire_quote(w, e->name);
+    cart_wire_add(w, ",");
+    write_meta(w, e);
+    cart_wire_add(w, "}}");
+    cart_wire_release(&id);
+}
+
+static bool all(struct cart_exchange *x, struct cart_stack **out)
+{
+    struct cart_err err = {0};
+    if (cart_stack_acquire_all(out, x->serve->registry, &err) == 0)
+        return true;
+    cart_exchange_error(x, 503, "out_of_memory", NULL, "%s", err.msg);
+    return false;
+}
+
+static void one_model(struct cart_exchange *x, const struct cart_stack *stack)
+{
+    const struct cart_serve *s = x->serve;
+    struct cart_wire w = CART_WIRE_INIT;
+    size_t base = strlen(s->opt.name);
+    if (strcmp(x->argument, s->opt.name) == 0)
+        write_base(&w, s);
+    for (size_t i = 0; i < stack->n && w.b.len == 0; i++)
+        if (strncmp(x->argument, s->opt.name, base) == 0 && x->argument[base] == ':' &&
+            strcmp(x->argument + base + 1, stack->entries[i].name) == 0)
+            write_cartridge_model(&w, s, &stack->entries[i]);
+    if (w.b.len == 0 && w.r == 0)
+        cart_exchange_error(x, 404, "model_not_found", "model",
+                            "no such model; /v1/models lists them");
+    else
+        reply(x, &w);
+}
+
+void cart_route_models(struct cart_exchange *x)
+{
+    const struct cart_serve *s = x->serve;
+    struct cart_stack *stack = NULL;
+    struct cart_wire w = CART_WIRE_INIT;
+    if (!all(x, &stack))
+        return;
+    if (x->argument[0]) {
+        one_model(x, stack);
+    } else {
+        cart_wire_add(&w, "{\"object\":\"list\",\"data\":[");
+        write_base(&w, s);
+        for (size_t i = 0; i < stack->n; i++) {
+            cart_wire_add(&w, ",");
+            write_cartridge_model(&w, s, &stack->entries[i]);
+        }
+        cart_wire_add(&w, "]}");
+        reply(x, &w);
+    }
+    cart_stack_release(stack);
+}
+
+static void write_entry(struct cart_wire *w, const struct cart_stack_entry *e)
+{
+    cart_wire_add(w, "{\"id\":");
+    cart_wire_quote(w, e->name);
+    cart_wire_add(w, ",\"object\":\"cartridge\",");
+    write_meta(w, e);
+    cart_wire_add(w, "}");
+}
+
+void cart_route_cartridges(struct cart_exchange *x)
+{
+    struct cart_stack *stack = NULL;
+    struct cart_wire w = CART_WIRE_INIT;
+    if (!all(x, &stack))
+        return;
+    cart_wire_add(&w, "{\"object\":\"list\",\"data\":[");
+    for (size_t i = 0; i < stack->n; i++) {
+        if (i)
+            cart_wire_add(&w, ",");
+        write_entry(&w, &stack->entries[i]);
+    }
+    cart_wire_add(&w, "]}");
+    reply(x, &w);
+    cart_stack_release(stack);
+}
+
+/* ---- changes ---- */
+
+/* Who may call the server from elsewhere without a key may use it, not change it. */
+static bool may_change(struct cart_exchange *x)
+{
+    if (x->serve->keys || x->serve->loopback)
+        return true;
+    cart_exchange_error(x, 403, "key_required", NULL,
+                        "changing cartridges from other machines needs API keys");
+    return false;
+}
+
+static bool file_name(const char *name)
+{
+    static const char fine[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
+    return *name && *name != '.' && strlen(name) <= CART_CARTRIDGE_NAME_MAX + 32 &&
+           strspn(name, fine) == strlen(name);
+}
+
+/* The file of a cartridge in the served directory: the one that is named, or NAME with an ending of
+ * cartridges. Never a path. */
+static bool find_file(struct cart_exchange *x, const char *name, const char *file,
+                      struct cart_buf *path, struct cart_fault *f)
+{
+    static const char *const endings[] = {".cartridge.safetensors", ".safetensors"};
+    const char *directory = x->serve->opt.directory;
+    struct stat st;
+    if (!directory)
+        return cart_fault_set(f, 400, "no_directory", NULL,
+                              "this server has no directory of cartridges (--directory)");
+    if (file && !file_name(file))
+        return cart_fault_value(f, "file",
+                                "file: expected the name of a file in the served directory");
+    for (size_t i = 0; i < (file ? 1 : CART_COUNTOF(endings)); i++) {
+        cart_buf_reset(path);
+        if (cart_buf_addf(path, NULL, "%s/%s%s", directory, file ? file : name,
+                          file ? "" : endings[i]) < 0)
+            return cart_fault_memory(f);
+        if (stat(path->data, &st) == 0 && S_ISREG(st.st_mode))
+            return true;
+    }
+    return cart_fault_set(f, 404, "cartridge_not_found", file ? "file" : "name",
+                          "the served directory has no such cartridge");
+}
+
+static bool load(struct cart_exchange *x, const json_t *o, struct cart_wire *w,
+                 struct cart_fault *f)
+{
+    const char *name = NULL, *file = NULL;
+    char warning[256] = "";
+    struct cart_buf path = CART_BUF_INIT;
+    struct cart_stack *stack = NULL;
+    struct cart_err err = {0};
+    if (!cart_param_string(o, "name", &name, f) || !cart_param_string(o, "file", &file, f))
+        return false;
+    if (!name || !file_name(name) || strlen(name) > CART_CARTRIDGE_NAME_MAX)
+        return cart_fault_value(f, "name", "name: expected letters, digits, '.', '_' and '-'");
+    bool ok = find_file(x, name, file, &path, f);
+    if (ok) {
+        int r =
+            cart_registry_add(x->serve->registry, name, path.data, warning, sizeof warning, &err);
+        if (r == CART_ESYS)
+            ok = cart_fault_set(f, 503, "cannot_read", NULL, "cartridge %s: cannot be read", name);
+        else if (r < 0)
+            ok = cart_fault_set(f, 400,
+                                r == CART_EMATCH ? "cartridge_model_mismatch" : "invalid_cartridge",
+                                "name", "%s", err.msg);
+    }
+    if (ok && cart_stack_acquire(&stack, x->serve->registry, &name, 1, NULL, &err) == 0) {
+        write_entry(w, &stack->entries[0]);
+        cart_net_note(x->serve, CART_LOG_NOTICE, "cartridge %s: loaded%s%s", name,
+                      *warning ? ": " : "", warning);
+    }
+    cart_stack_release(stack);
+    cart_buf_release(&path);
+    return ok;
+}
+
+void cart_route_cartridge_load(struct cart_exchange *x)
+{
+    struct cart_fault f = {0};
+    struct cart_wire w = CART_WIRE_INIT;
+    json_t *body = NULL;
+    if (!may_change(x))
+        return;
+    if (cart_params_body(x, &body, &f) && load(x, body, &w, &f))
+        reply(x, &w);
+    else
+        cart_fault_send(&f, x);
+    cart_wire_release(&w);
+    json_decref(body);
+}
+
+void cart_route_cartridge_drop(struct cart_exchange *x)
+{
+    struct cart_err err = {0};
+    struct cart_wire w = CART_WIRE_INIT;
+    if (!may_change(x))
+        return;
+    if (cart_registry_drop(x->serve->registry, x->argument, &err) < 0) {
+        cart_exchange_error(x, 404, "cartridge_not_found", "name", "no such cartridge");
+        return;
+    }
+    cart_net_note(x->serve, CART_LOG_NOTICE, "cartridge %s: dropped", x->argument);
+    cart_wire_add(&w, "{\"id\":");
+    cart_wire_quote(&w, x->argument);
+    cart_wire_add(&w, ",\"object\":\"cartridge\",\"deleted\":true}");
+    reply(x, &w);
+}
+
+void cart_route_cartridge_reload(struct cart_exchange *x)
+{
+    struct cart_wire w = CART_WIRE_INIT;
+    if (!may_change(x))
+        return;
+    if (!x->serve->opt.directory) {
+        cart_exchange_error(x, 400, "no_directory", NULL,
+                            "this server has no directory of cartridges (--directory)");
+        return;
+    }
+    cart_net_load_directory(x->serve);
+    cart_wire_f(&w, "{\"object\":\"reload\",\"cartridges\":%zu}",
+                cart_registry_counts(x->serve->registry).cartridges);
+    reply(x, &w);
+}

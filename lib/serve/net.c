@@ -1,0 +1,531 @@
+/* The loop of cart_serve_run: accepts connections, notices clients that hang up while they wait,
+ * keeps deadlines, drains; and the workers that parse requests. */
+#include "serve/exchange.h"
+
+#include "base/clock.h"
+#include "serve/keys.h"
+#include "serve/listen.h"
+#include "serve/metrics.h"
+#include "serve/net.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define N_WORKERS 2
+#define N_EVENTS 64
+#define TICK_MS 500
+#define DRAIN_TICK_MS 20
+#define PING_SECONDS 15.0 /* of silence before a stream that waits gets a comment */
+#define FLUSH_SECONDS 2.0 /* that answers cut off at the end of a drain have to leave */
+
+enum { AT_CONTROL, AT_LISTENER, AT_CLIENT };
+
+struct connection {
+    enum cart_net_phase phase; /* of the descriptor that indexes it */
+    double since;
+};
+
+struct job {
+    struct cart_exchange *x; /* NULL: read the directory again */
+    struct job *next;
+};
+
+struct cart_net {
+    struct cart_listeners listeners;
+    int epoll, control[2];
+    pthread_mutex_t lock;           /* of what follows, up to the workers */
+    struct connection *connections; /* [n_connections], by descriptor */
+    size_t n_connections, open;
+    struct cart_exchange *watched;
+
+    pthread_mutex_t work_lock;
+    pthread_cond_t work;
+    struct job *first, *last;
+    bool quit;
+    pthread_t workers[N_WORKERS];
+    size_t n_workers;
+    atomic_int stops;
+    atomic_bool draining;
+};
+
+/* ---- words ---- */
+
+void cart_net_note(struct cart_serve *s, enum cart_log_level level, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (s->opt.on_note)
+        s->opt.on_note(s->opt.ctx, level, text);
+}
+
+bool cart_net_draining(const struct cart_serve *s)
+{
+    return atomic_load(&s->net->draining);
+}
+
+/* ---- workers ---- */
+
+static void report_file(void *ctx, const char *name, const char *warning,
+                        const struct cart_err *err)
+{
+    if (err)
+        cart_net_note(ctx, CART_LOG_WARNING, "cartridge %s: not loaded: %s", name, err->msg);
+    else if (warning && *warning)
+        cart_net_note(ctx, CART_LOG_WARNING, "cartridge %s: %s", name, warning);
+}
+
+void cart_net_load_directory(struct cart_serve *s)
+{
+    struct cart_err err = {0};
+    if (!s->opt.directory)
+        return;
+    if (cart_registry_load(s->registry, s->opt.directory, report_file, s, &err) < 0)
+        cart_net_note(s, CART_LOG_ERROR, "%s", err.msg);
+    else
+        cart_net_note(s, CART_LOG_NOTICE, "%s: read again, %zu cartridges", s->opt.directory,
+                      cart_registry_counts(s->registry).cartridges);
+}
+
+static void run_job(struct cart_serve *s, struct cart_exchange *x)
+{
+    if (!x) {
+        cart_net_load_directory(s);
+        return;
+    }
+    if (x->more)
+        x->more(x);
+    else if (!cart_exchange_gone(x))
+        x->route->run(x);
+    cart_exchange_release(x);
+}
+
+static void *worker(void *arg)
+{
+    struct cart_serve *s = arg;
+    struct cart_net *n = s->net;
+    for (;;) {
+        pthread_mutex_lock(&n->work_lock);
+        while (!n->first && !n->quit)
+            pthread_cond_wait(&n->work, &n->work_lock);
+        struct job *j = n->first;
+        if (j && !(n->first = j->next))
+            n->last = NULL;
+        pthread_mutex_unlock(&n->work_lock);
+        if (!j)
+            return NULL;
+        run_job(s, j->x);
+        free(j);
+    }
+}
+
+static bool push_job(struct cart_serve *s, struct cart_exchange *x)
+{
+    struct cart_net *n = s->net;
+    struct job *j = calloc(1, sizeof *j);
+    if (!j)
+        return false;
+    j->x = x;
+    pthread_mutex_lock(&n->work_lock);
+    if (n->last)
+        n->last->next = j;
+    else
+        n->first = j;
+    n->last = j;
+    pthread_cond_signal(&n->work);
+    pthread_mutex_unlock(&n->work_lock);
+    return true;
+}
+
+void cart_net_submit(struct cart_serve *s, struct cart_exchange *x)
+{
+    cart_exchange_hold(x);
+    if (push_job(s, x))
+        return;
+    cart_exchange_error(x, 503, "out_of_memory", NULL, "no memory for another request");
+    cart_exchange_release(x);
+}
+
+static void reload_later(struct cart_serve *s)
+{
+    if (!push_job(s, NULL))
+        cart_net_note(s, CART_LOG_ERROR, "no memory to read the directory again");
+}
+
+/* ---- connections and their deadlines ---- */
+
+void cart_net_phase(struct cart_serve *s, int fd, enum cart_net_phase phase)
+{
+    struct cart_net *n = s->net;
+    if (fd < 0)
+        return;
+    pthread_mutex_lock(&n->lock);
+    if ((size_t)fd < n->n_connections) {
+        struct connection *c = &n->connections[fd];
+        n->open -= c->phase != CART_NET_CLOSED && phase == CART_NET_CLOSED;
+        n->open += c->phase == CART_NET_CLOSED && phase != CART_NET_CLOSED;
+        c->phase = phase;
+        c->since = cart_clock_now();
+    }
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* A new descriptor; false where there is no memory for it. Makes room by closing who has waited
+ * longest without asking for anything. */
+static bool admit(struct cart_serve *s, int fd)
+{
+    struct cart_net *n = s->net;
+    bool ok = true;
+    pthread_mutex_lock(&n->lock);
+    if ((size_t)fd >= n->n_connections) {
+        size_t more = (size_t)fd + 256;
+        struct connection *c = realloc(n->connections, more * sizeof *c);
+        ok = c != NULL;
+        for (size_t i = n->n_connections; ok && i < more; i++)
+            c[i] = (struct connection){CART_NET_CLOSED, 0};
+        if (ok) {
+            n->connections = c;
+            n->n_connections = more;
+        }
+    }
+    int oldest = -1;
+    for (size_t i = 0; ok && n->open >= s->opt.max_connections && i < n->n_connections; i++)
+        if (n->connections[i].phase == CART_NET_HEADER &&
+            (oldest < 0 || n->connections[i].since < n->connections[oldest].since))
+            oldest = (int)i;
+    if (oldest >= 0)
+        shutdown(oldest, SHUT_RDWR);
+    else if (n->open >= s->opt.max_connections)
+        ok = false;
+    pthread_mutex_unlock(&n->lock);
+    if (ok)
+        cart_net_phase(s, fd, CART_NET_HEADER);
+    return ok;
+}
+
+static void accept_all(struct cart_serve *s, int listener)
+{
+    struct sockaddr_storage a;
+    for (int i = 0; i < N_EVENTS; i++) {
+        socklen_t n = sizeof a;
+        int on = 1, fd = accept(listener, (struct sockaddr *)&a, &n);
+        if (fd < 0)
+            return;
+        if (cart_listen_prepare(fd, NULL) < 0 || !admit(s, fd)) {
+            close(fd);
+            continue;
+        }
+        if (a.ss_family != AF_UNIX)
+            setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+        if (!cart_http_add(s, fd, &a, n))
+            cart_net_phase(s, fd, CART_NET_CLOSED);
+    }
+}
+
+/* Under the lock, so that no descriptor is closed and given out again between the look and the
+ * shutdown: it is CLOSED before it is closed. */
+static void enforce_deadlines(struct cart_serve *s, double now)
+{
+    struct cart_net *n = s->net;
+    pthread_mutex_lock(&n->lock);
+    for (size_t i = 0; i < n->n_connections; i++) {
+        struct connection *c = &n->connections[i];
+        if ((c->phase == CART_NET_HEADER || c->phase == CART_NET_BODY) &&
+            now - c->since > s->opt.timeout)
+            shutdown((int)i, SHUT_RDWR);
+    }
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* ---- clients that wait ---- */
+
+void cart_net_watch(struct cart_serve *s, struct cart_exchange *x)
+{
+    struct cart_net *n = s->net;
+    struct epoll_event e = {.events = EPOLLRDHUP,
+                            .data.u64 = ((uint64_t)AT_CLIENT << 32) | (uint32_t)x->fd};
+    pthread_mutex_lock(&n->lock);
+    x->watched = true;
+    x->prev = NULL;
+    x->next = n->watched;
+    if (n->watched)
+        n->watched->prev = x;
+    n->watched = x;
+    epoll_ctl(n->epoll, EPOLL_CTL_ADD, x->fd, &e);
+    pthread_mutex_unlock(&n->lock);
+}
+
+void cart_net_unwatch(struct cart_serve *s, struct cart_exchange *x)
+{
+    struct cart_net *n = s->net;
+    if (!x->watched)
+        return;
+    pthread_mutex_lock(&n->lock);
+    epoll_ctl(n->epoll, EPOLL_CTL_DEL, x->fd, NULL);
+    if (x->next)
+        x->next->prev = x->prev;
+    if (x->prev)
+        x->prev->next = x->next;
+    else
+        n->watched = x->next;
+    x->watched = false;
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* A client that has closed its side may be gone or may still read: a FIN looks the same. An interim
+ * response tells them apart, for a socket that is gone answers it with a reset; one that lives must
+ * ignore it. An answer that has begun needs no such thing, its next bytes do the same. */
+static bool probe(struct cart_exchange *x)
+{
+    static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    pthread_mutex_lock(&x->lock);
+    bool first = !x->probed, begun = x->answered || x->queued;
+    x->probed = true;
+    pthread_mutex_unlock(&x->lock);
+    if (!first || begun)
+        return true;
+    if (x->http10)
+        return false;
+    return send(x->fd, interim, sizeof interim - 1, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+/* The answer is of no use to anybody: its requests are cancelled, and the connection ends with the
+ * answer. */
+static void abandon(struct cart_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    x->gone = true;
+    pthread_mutex_unlock(&x->lock);
+    cart_exchange_cancel(x);
+    shutdown(x->fd, SHUT_RDWR);
+    cart_exchange_error(x, 400, "client_closed_request", NULL, "the client closed the connection");
+}
+
+static void client_event(struct cart_serve *s, int fd, uint32_t events)
+{
+    struct cart_net *n = s->net;
+    struct epoll_event quiet = {.events = 0,
+                                .data.u64 = ((uint64_t)AT_CLIENT << 32) | (uint32_t)fd};
+    pthread_mutex_lock(&n->lock);
+    struct cart_exchange *x = n->watched;
+    while (x && x->fd != fd)
+        x = x->next;
+    if (x) {
+        /* Nothing more than a reset is of interest after the first of these. */
+        if ((events & (EPOLLHUP | EPOLLERR)) || !probe(x)) {
+            epoll_ctl(n->epoll, EPOLL_CTL_DEL, fd, NULL);
+            abandon(x);
+        } else {
+            epoll_ctl(n->epoll, EPOLL_CTL_MOD, fd, &quiet);
+        }
+    }
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* Proxies and clients take silence for death: a stream that waits says that it lives. */
+static void ping(struct cart_serve *s, double now)
+{
+    static const char comment[] = ": ping\n\n";
+    struct cart_net *n = s->net;
+    pthread_mutex_lock(&n->lock);
+    for (struct cart_exchange *x = n->watched; x; x = x->next) {
+        pthread_mutex_lock(&x->lock);
+        bool due =
+            x->pings && !x->ended && now - x->last_write > PING_SECONDS && x->out.len == x->sent;
+        pthread_mutex_unlock(&x->lock);
+        if (due)
+            cart_exchange_push(x, comment, sizeof comment - 1);
+    }
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* What is still under way when the time for it has passed. */
+static void cut_off(struct cart_serve *s)
+{
+    struct cart_net *n = s->net;
+    pthread_mutex_lock(&n->lock);
+    for (struct cart_exchange *x = n->watched; x; x = x->next) {
+        cart_exchange_cancel(x);
+        cart_exchange_error(x, 503, "shutting_down", NULL, "the server is shutting down");
+    }
+    pthread_mutex_unlock(&n->lock);
+}
+
+/* ---- the loop ---- */
+
+static int add_fd(struct cart_net *n, int fd, int kind, struct cart_err *err)
+{
+    struct epoll_event e = {.events = EPOLLIN, .data.u64 = ((uint64_t)kind << 32) | (uint32_t)fd};
+    return epoll_ctl(n->epoll, EPOLL_CTL_ADD, fd, &e) < 0 ? cart_err_sys(err, "epoll") : 0;
+}
+
+static void wait_once(struct cart_serve *s, int ms)
+{
+    struct cart_net *n = s->net;
+    struct epoll_event events[N_EVENTS];
+    char bytes[64];
+    int got = epoll_wait(n->epoll, events, N_EVENTS, ms);
+    for (int i = 0; i < got; i++) {
+        int fd = (int)(events[i].data.u64 & 0xffffffff);
+        switch (events[i].data.u64 >> 32) {
+        case AT_LISTENER:
+            accept_all(s, fd);
+            break;
+        case AT_CLIENT:
+            client_event(s, fd, events[i].events);
+            break;
+        default:
+            for (ssize_t k = read(fd, bytes, sizeof bytes); k > 0; k--)
+                if (bytes[k - 1] == 'r')
+                    reload_later(s);
+        }
+    }
+}
+
+static void drain(struct cart_serve *s)
+{
+    double until = cart_clock_now() + s->opt.drain_timeout;
+    cart_net_note(s, CART_LOG_NOTICE, "stopping: %zu requests under way",
+                  cart_metrics_in_flight(s->metrics));
+    atomic_store(&s->net->draining, true);
+    cart_scheduler_drain(s->scheduler);
+    while (cart_metrics_in_flight(s->metrics) > 0 && cart_clock_now() < until &&
+           atomic_load(&s->net->stops) < 2)
+        wait_once(s, DRAIN_TICK_MS);
+    cut_off(s);
+    until =
+        cart_clock_now() + (atomic_load(&s->net->stops) < 2 ? FLUSH_SECONDS : FLUSH_SECONDS / 10);
+    while (cart_metrics_in_flight(s->metrics) > 0 && cart_clock_now() < until)
+        wait_once(s, DRAIN_TICK_MS);
+}
+
+int cart_serve_run(struct cart_serve *s, struct cart_err *err)
+{
+    double swept = cart_clock_now();
+    (void)err;
+    while (atomic_load(&s->net->stops) == 0) {
+        wait_once(s, TICK_MS);
+        double now = cart_clock_now();
+        if (now - swept < TICK_MS / 1000.0)
+            continue;
+        swept = now;
+        enforce_deadlines(s, now);
+        ping(s, now);
+    }
+    drain(s);
+    cart_net_halt(s);
+    return 0;
+}
+
+static void tell(struct cart_serve *s, char what)
+{
+    int saved = errno;
+    ssize_t n = write(s->net->control[1], &what, 1);
+    (void)n; /* a full pipe has woken the loop already */
+    errno = saved;
+}
+
+void cart_serve_stop(struct cart_serve *s)
+{
+    atomic_fetch_add(&s->net->stops, 1);
+    tell(s, 's');
+}
+
+void cart_serve_reload(struct cart_serve *s)
+{
+    tell(s, 'r');
+}
+
+size_t cart_serve_port(const struct cart_serve *s)
+{
+    return s->net->listeners.port;
+}
+
+/* ---- life ---- */
+
+static void raise_descriptor_limit(void)
+{
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur < l.rlim_max) {
+        l.rlim_cur = l.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &l);
+    }
+}
+
+int cart_net_open(struct cart_serve *s, struct cart_err *err)
+{
+    struct cart_net *n = calloc(1, sizeof *n);
+    if (!n)
+        return cart_err_memory(err, "network", sizeof *n);
+    s->net = n;
+    n->epoll = n->control[0] = n->control[1] = -1;
+    pthread_mutex_init(&n->lock, NULL);
+    pthread_mutex_init(&n->work_lock, NULL);
+    pthread_cond_init(&n->work, NULL);
+    raise_descriptor_limit();
+    int r = cart_listeners_open(&n->listeners, s->opt.host, s->opt.port, s->opt.unix_path, err);
+    if (r < 0)
+        return r;
+    s->loopback = n->listeners.loopback;
+    if ((n->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0 || pipe(n->control) < 0)
+        return cart_err_sys(err, "epoll");
+    for (int i = 0; i < 2; i++)
+        if ((r = cart_listen_prepare(n->control[i], err)) < 0)
+            return r;
+    if ((r = add_fd(n, n->control[0], AT_CONTROL, err)) < 0)
+        return r;
+    for (size_t i = 0; i < n->listeners.n; i++)
+        if ((r = add_fd(n, n->listeners.fds[i], AT_LISTENER, err)) < 0)
+            return r;
+    for (; n->n_workers < N_WORKERS; n->n_workers++)
+        if ((errno = pthread_create(&n->workers[n->n_workers], NULL, worker, s)) != 0)
+            return cart_err_sys(err, "worker thread");
+    return 0;
+}
+
+/* Resumes what is suspended (libmicrohttpd must not be stopped before), ends its thread and the
+ * workers. */
+void cart_net_halt(struct cart_serve *s)
+{
+    struct cart_net *n = s->net;
+    cut_off(s);
+    cart_http_stop(s);
+    pthread_mutex_lock(&n->work_lock);
+    n->quit = true;
+    pthread_cond_broadcast(&n->work);
+    pthread_mutex_unlock(&n->work_lock);
+    while (n->n_workers > 0)
+        pthread_join(n->workers[--n->n_workers], NULL);
+}
+
+void cart_net_close(struct cart_serve *s)
+{
+    struct cart_net *n = s->net;
+    if (!n)
+        return;
+    cart_net_halt(s);
+    cart_listeners_close(&n->listeners);
+    if (n->epoll >= 0)
+        close(n->epoll);
+    for (int i = 0; i < 2; i++)
+        if (n->control[i] >= 0)
+            close(n->control[i]);
+    pthread_cond_destroy(&n->work);
+    pthread_mutex_destroy(&n->work_lock);
+    pthread_mutex_destroy(&n->lock);
+    free(n->connections);
+    free(n);
+    s->net = NULL;
+}

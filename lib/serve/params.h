@@ -1,0 +1,79 @@
+/* Fields of a request's body, read strictly: a wrong type or range is a fault that names the field;
+ * null and absence mean the default. Internal to the room. */
+#ifndef CART_SERVE_PARAMS_H
+#define CART_SERVE_PARAMS_H
+
+#include "base/json.h"
+#include "serve/exchange.h"
+#include "serve/stops.h"
+
+/* What is wrong with a request. Functions that find it return false. */
+struct cart_fault {
+    unsigned status;
+    const char *code;
+    char param[128]; /* "" for none */
+    char message[768];
+    char members[192]; /* further members of the error object, "" for none */
+    unsigned retry_after;
+};
+
+bool cart_fault_set(struct cart_fault *f, unsigned status, const char *code, const char *param,
+                    const char *fmt, ...) CART_PRINTF(5, 6); /* always false */
+bool cart_fault_value(struct cart_fault *f, const char *param, const char *fmt, ...)
+    CART_PRINTF(3, 4); /* 400 invalid_value */
+bool cart_fault_memory(struct cart_fault *f);
+void cart_fault_send(const struct cart_fault *f, struct cart_exchange *x);
+
+/* The body as an object; the caller owns it. */
+bool cart_params_body(struct cart_exchange *x, json_t **out, struct cart_fault *f);
+
+/* Each leaves *out as it is where the field is absent or null. */
+bool cart_param_bool(const json_t *o, const char *key, bool *out, struct cart_fault *f);
+bool cart_param_size(const json_t *o, const char *key, size_t lo, size_t hi, size_t *out,
+                     struct cart_fault *f);
+bool cart_param_real(const json_t *o, const char *key, double lo, double hi, double *out,
+                     struct cart_fault *f);
+bool cart_param_string(const json_t *o, const char *key, const char **out,
+                       struct cart_fault *f); /* borrowed */
+/* The field where it is there and not null, else NULL. */
+const json_t *cart_param(const json_t *o, const char *key);
+
+/* Which rows a request stands behind. */
+struct cart_selection {
+    char model[192];          /* as it is reported: BASE or BASE:NAME */
+    const char *how;          /* "request", "model" or "default" */
+    struct cart_stack *stack; /* one hold, the caller's; NULL: the bare model */
+};
+bool cart_params_select(struct cart_serve *s, const json_t *o, struct cart_selection *sel,
+                        struct cart_fault *f);
+/* [{"id":…,"rows":…},…] into w, the names into x->cartridges. */
+struct cart_wire;
+void cart_selection_write(const struct cart_selection *sel, struct cart_wire *w);
+void cart_selection_label(const struct cart_selection *sel, struct cart_exchange *x);
+
+/* What chat and completions share. */
+struct cart_sampling_params {
+    bool stream, include_usage;
+    size_t n, max_tokens;
+    bool has_max;
+    struct cart_stops stops; /* borrowed from the body */
+    struct cart_bias *bias;  /* [adjust.n_bias], owned */
+    double temperature, top_p, min_p;
+    size_t top_k;
+    uint64_t seed;
+    struct cart_adjust adjust;
+    bool ignore_stop;
+};
+bool cart_params_sampling(struct cart_serve *s, const json_t *o, struct cart_sampling_params *p,
+                          struct cart_fault *f);
+void cart_params_release(struct cart_sampling_params *p);
+void cart_params_apply(const struct cart_sampling_params *p, struct cart_serve_request *r);
+
+/* Says once in the log that a field is not known; known ends with NULL. */
+void cart_params_unknown(struct cart_serve *s, const json_t *o, const char *const *known);
+
+/* Why the scheduler refused. */
+bool cart_fault_refused(struct cart_fault *f, struct cart_serve *s, enum cart_refusal why,
+                        const struct cart_err *err, size_t n_prompt, size_t rows);
+
+#endif

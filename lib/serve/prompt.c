@@ -1,0 +1,338 @@
+#include "serve/prompt.h"
+
+#include "model/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MESSAGES_MAX ((size_t)65536)
+#define TOOLS_MAX ((size_t)128)
+
+/* ---- messages ---- */
+
+/* An array of text parts, joined; the text is kept by p. */
+static bool join_parts(struct cart_prompt *p, const json_t *parts, size_t i,
+                       struct cart_chat_message *m, struct cart_fault *f)
+{
+    char param[80];
+    struct cart_buf *b = &p->texts[p->n_texts++];
+    snprintf(param, sizeof param, "messages[%zu].content", i);
+    if (json_array_size(parts) == 0)
+        return cart_fault_value(f, param, "%s: expected at least one part", param);
+    for (size_t k = 0; k < json_array_size(parts); k++) {
+        const json_t *part = json_array_get(parts, k), *text = json_object_get(part, "text");
+        const char *type = json_string_value(json_object_get(part, "type"));
+        snprintf(param, sizeof param, "messages[%zu].content[%zu]", i, k);
+        if (type && strcmp(type, "refusal") == 0)
+            text = json_object_get(part, "refusal");
+        else if (type && strcmp(type, "text") != 0) {
+            char shown[48];
+            return cart_fault_set(f, 400, "unsupported_feature", param,
+                                  "%s.type: expected text, found '%s'", param,
+                                  cart_err_escape(shown, sizeof shown, type, strlen(type)));
+        }
+        if (!type || !json_is_string(text))
+            return cart_fault_value(f, param, "%s: expected a part of type text", param);
+        if (cart_buf_add(b, json_string_value(text), json_string_length(text), NULL) < 0)
+            return cart_fault_memory(f);
+    }
+    m->content = b->data ? b->data : "";
+    m->n = b->len;
+    return true;
+}
+
+static bool read_calls(const json_t *v, size_t i, struct cart_chat_message *m, struct cart_fault *f)
+{
+    const json_t *calls = cart_param(v, "tool_calls");
+    char param[80];
+    snprintf(param, sizeof param, "messages[%zu].tool_calls", i);
+    if (!calls)
+        return true;
+    if (!json_is_array(calls) || json_array_size(calls) > TOOLS_MAX)
+        return cart_fault_value(f, param, "%s: expected an array of at most %zu calls", param,
+                                TOOLS_MAX);
+    for (size_t k = 0; k < json_array_size(calls); k++) {
+        const json_t *fn = json_object_get(json_array_get(calls, k), "function");
+        if (!json_is_string(json_object_get(fn, "name")) ||
+            !json_is_string(json_object_get(fn, "arguments")))
+            return cart_fault_value(
+                f, param, "%s[%zu].function: expected a name and arguments as a string", param, k);
+    }
+    if (json_array_size(calls) > 0)
+        m->tool_calls = calls;
+    return true;
+}
+
+static bool read_role(const json_t *v, size_t i, struct cart_chat_message *m, struct cart_fault *f)
+{
+    static const char *const roles[] = {"system", "user", "assistant", "tool"};
+    const char *role = json_string_value(json_object_get(v, "role"));
+    char param[80], shown[48];
+    snprintf(param, sizeof param, "messages[%zu].role", i);
+    if (!role)
+        return cart_fault_value(f, param, "%s: expected a string", param);
+    if (strcmp(role, "developer") == 0)
+        role = "system";
+    for (size_t k = 0; k < CART_COUNTOF(roles); k++)
+        if (strcmp(roles[k], role) == 0)
+            m->role = roles[k];
+    return m->role ||
+           cart_fault_value(f, param,
+                            "%s: expected system, developer, user, assistant or tool, found '%s'",
+                            param, cart_err_escape(shown, sizeof shown, role, strlen(role)));
+}
+
+static bool read_message(struct cart_prompt *p, const json_t *v, size_t i, struct cart_fault *f)
+{
+    struct cart_chat_message *m = &p->messages[i];
+    const json_t *content = cart_param(v, "content"),
+                 *reasoning = cart_param(v, "reasoning_content");
+    char param[80];
+    snprintf(param, sizeof param, "messages[%zu]", i);
+    if (!json_is_object(v))
+        return cart_fault_value(f, param, "%s: expected an object", param);
+    if (!read_role(v, i, m, f))
+        return false;
+    bool assistant = strcmp(m->role, "assistant") == 0;
+    if (assistant && !read_calls(v, i, m, f))
+        return false;
+    snprintf(param, sizeof param, "messages[%zu].content", i);
+    if (json_is_array(content))
+        return join_parts(p, content, i, m, f);
+    if (!json_is_string(content) && !(assistant && !content))
+        return cart_fault_value(f, param, "%s: expected a string or an array of parts", param);
+    m->content = content ? json_string_value(content) : "";
+    m->n = content ? json_string_length(content) : 0;
+    if (assistant && reasoning) {
+        if (!json_is_string(reasoning))
+            return cart_fault_value(f, param, "messages[%zu].reasoning_content: expected a string",
+                                    i);
+        m->reasoning = json_string_value(reasoning);
+        m->n_reasoning = json_string_length(reasoning);
+    }
+    return true;
+}
+
+static bool read_messages(struct cart_prompt *p, const json_t *body, struct cart_fault *f)
+{
+    const json_t *list = cart_param(body, "messages");
+    size_t n = json_array_size(list);
+    if (n == 0 || n > MESSAGES_MAX)
+        return cart_fault_value(f, "messages", "messages: expected an array of 1 to %zu messages",
+                                MESSAGES_MAX);
+    p->messages = calloc(n, sizeof *p->messages);
+    p->texts = calloc(n, sizeof *p->texts);
+    if (!p->messages || !p->texts)
+        return cart_fault_memory(f);
+    p->n = n;
+    for (size_t i = 0; i < n; i++)
+        if (!read_message(p, json_array_get(list, i), i, f))
+            return false;
+    return true;
+}
+
+/* ---- tools ---- */
+
+static const json_t *find_tool(const json_t *tools, const char *name)
+{
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *fn = json_object_get(json_array_get(tools, i), "function");
+        const char *is = json_string_value(json_object_get(fn, "name"));
+        if (is && strcmp(is, name) == 0)
+            return fn;
+    }
+    return NULL;
+}
+
+static bool check_tools(const json_t *tools, struct cart_fault *f)
+{
+    char param[64];
+    if (!json_is_array(tools) || json_array_size(tools) > TOOLS_MAX)
+        return cart_fault_value(f, "tools", "tools: expected an array of at most %zu", TOOLS_MAX);
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *t = json_array_get(tools, i), *fn = json_object_get(t, "function");
+        const char *type = json_string_value(json_object_get(t, "type"));
+        const json_t *name = json_object_get(fn, "name"),
+                     *parameters = cart_param(fn, "parameters");
+        snprintf(param, sizeof param, "tools[%zu]", i);
+        if (!type || strcmp(type, "function") != 0)
+            return cart_fault_set(f, 400, "unsupported_feature", param,
+                                  "%s.type: expected function", param);
+        if (!json_is_string(name) || json_string_length(name) == 0 || json_string_length(name) > 64)
+            return cart_fault_value(f, param,
+                                    "%s.function.name: expected a string of 1 to 64 bytes", param);
+        if (parameters && !json_is_object(parameters))
+            return cart_fault_value(f, param, "%s.function.parameters: expected an object", param);
+    }
+    return true;
+}
+
+static bool read_choice(struct cart_prompt *p, const json_t *body, const json_t *tools,
+                        struct cart_fault *f)
+{
+    static const char *const words[] = {"none", "auto", "required"};
+    const json_t *v = cart_param(body, "tool_choice");
+    const char *word = json_string_value(v);
+    bool any = json_array_size(tools) > 0;
+    p->choice = any ? CART_TOOLS_AUTO : CART_TOOLS_NONE;
+    if (!v)
+        return true;
+    if (word) {
+        size_t i = 0;
+        while (i < CART_COUNTOF(words) && strcmp(words[i], word) != 0)
+            i++;
+        if (i == CART_COUNTOF(words))
+            return cart_fault_value(f, "tool_choice",
+                                    "tool_choice: expected none, auto, required or a function");
+        if (i == CART_TOOLS_REQUIRED && !any)
+            return cart_fault_value(f, "tool_choice", "tool_choice: required goes with tools");
+        p->choice = any ? (enum cart_tool_choice)i : CART_TOOLS_NONE;
+        return true;
+    }
+    const char *type = json_string_value(json_object_get(v, "type"));
+    if (!type || strcmp(type, "function") != 0)
+        return cart_fault_value(f, "tool_choice",
+                                "tool_choice: expected none, auto, required or a function");
+    p->named = json_string_value(json_object_get(json_object_get(v, "function"), "name"));
+    if (!p->named || !find_tool(tools, p->named))
+        return cart_fault_value(f, "tool_choice",
+                                "tool_choice.function.name: expected the name of one of tools");
+    p->choice = CART_TOOLS_NAMED;
+    return true;
+}
+
+static bool read_tools(struct cart_prompt *p, struct cart_serve *s, const json_t *body,
+                       struct cart_fault *f)
+{
+    const json_t *tools = cart_param(body, "tools");
+    bool parallel = true;
+    if (cart_param(body, "functions") || cart_param(body, "function_call"))
+        return cart_fault_set(f, 400, "unsupported_feature", "functions",
+                              "functions: expected tools instead");
+    if ((tools && !check_tools(tools, f)) || !read_choice(p, body, tools, f) ||
+        !cart_param_bool(body, "parallel_tool_calls", &parallel, f))
+        return false;
+    p->calls_most = parallel ? 0 : 1;
+    if (p->choice == CART_TOOLS_NONE)
+        return true;
+    if (strncmp(cart_chat_profile(s->chat), "qwen", 4) != 0)
+        return cart_fault_set(f, 400, "unsupported_feature", "tools",
+                              "tools: the chat template of this model (%s) has none",
+                              cart_chat_profile(s->chat));
+    p->tools = tools;
+    p->options.tools = tools;
+    return true;
+}
+
+static bool read_thinking(struct cart_prompt *p, struct cart_serve *s, const json_t *body,
+                          struct cart_fault *f)
+{
+    const json_t *kwargs = cart_param(body, "chat_template_kwargs");
+    const char *effort = NULL;
+    bool on = false;
+    if (!cart_param_string(body, "reasoning_effort", &effort, f))
+        return false;
+    if (effort)
+        on = strcmp(effort, "none") != 0 && strcmp(effort, "minimal") != 0;
+    if (kwargs && !json_is_object(kwargs))
+        return cart_fault_value(f, "chat_template_kwargs",
+                                "chat_template_kwargs: expected an object");
+    if (kwargs && !cart_param_bool(kwargs, "enable_thinking", &on, f))
+        return false;
+    p->options.think = on && cart_chat_has_thinking(s->chat) ? CART_THINK_ON : CART_THINK_OFF;
+    return true;
+}
+
+bool cart_prompt_parse(struct cart_prompt *p, struct cart_serve *s, const json_t *body, bool behind,
+                       struct cart_fault *f)
+{
+    *p = (struct cart_prompt){.options = {.generation_prompt = true, .behind = behind}};
+    if (!s->chat)
+        return cart_fault_set(f, 400, "unsupported_feature", NULL, "%s", s->chat_err.msg);
+    return read_messages(p, body, f) && read_tools(p, s, body, f) && read_thinking(p, s, body, f) &&
+           cart_param_bool(body, "add_generation_prompt", &p->options.generation_prompt, f);
+}
+
+bool cart_prompt_render(const struct cart_prompt *p, struct cart_serve *s, struct cart_ids *out,
+                        struct cart_fault *f)
+{
+    struct cart_err err = {0};
+    int r = cart_chat_render(s->chat, p->messages, p->n, &p->options, out, NULL, &err);
+    if (r == 0 && out->n > 0)
+        return true;
+    if (r == CART_ESYS)
+        return cart_fault_memory(f);
+    return cart_fault_value(f, "messages", "%s",
+                            r < 0 ? err.msg : "messages: expected some text, found none");
+}
+
+void cart_prompt_release(struct cart_prompt *p)
+{
+    for (size_t i = 0; i < p->n_texts; i++)
+        cart_buf_release(&p->texts[i]);
+    free(p->texts);
+    free(p->messages);
+    *p = (struct cart_prompt){0};
+}
+
+/* ---- prompts and inputs ---- */
+
+static bool is_ids(const json_t *v)
+{
+    return json_is_array(v) && json_is_integer(json_array_get(v, 0));
+}
+
+size_t cart_inputs_count(const json_t *v, const char *key, size_t most, struct cart_fault *f)
+{
+    size_t n = json_is_string(v) || is_ids(v) ? 1 : json_array_size(v);
+    if (n >= 1 && n <= most)
+        return n;
+    cart_fault_value(
+        f, key, "%s: expected a string, an array of strings or token ids, or 1 to %zu such arrays",
+        key, most);
+    return 0;
+}
+
+static bool copy_ids(struct cart_serve *s, const json_t *v, const char *key, struct cart_ids *out,
+                     struct cart_fault *f)
+{
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *id = json_array_get(v, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            (uint64_t)json_integer_value(id) >= s->model->V)
+            return cart_fault_value(f, key, "%s: expected token ids from 0 to %zu", key,
+                                    s->model->V - 1);
+        if (cart_ids_push(out, (uint32_t)json_integer_value(id), NULL) < 0)
+            return cart_fault_memory(f);
+    }
+    return true;
+}
+
+bool cart_inputs_encode(struct cart_serve *s, const json_t *v, const char *key, size_t i,
+                        const char *suffix, bool behind, struct cart_ids *out, struct cart_fault *f)
+{
+    const struct cart_tokenizer *t = cart_model_tokenizer(s->model);
+    const json_t *item = json_is_string(v) || is_ids(v) ? v : json_array_get(v, i);
+    struct cart_buf text = CART_BUF_INIT;
+    struct cart_err err = {0};
+    if (json_is_array(item) && json_array_size(item) > 0)
+        return copy_ids(s, item, key, out, f);
+    if (!json_is_string(item))
+        return cart_fault_value(f, key, "%s[%zu]: expected a string, or an array of token ids", key,
+                                i);
+    int r = 0;
+    if (!behind && cart_tokenizer_adds_bos(t) && cart_tokenizer_bos(t) != CART_TOKEN_NONE)
+        r = cart_ids_push(out, cart_tokenizer_bos(t), &err);
+    if (r == 0)
+        r = cart_buf_add(&text, json_string_value(item), json_string_length(item), &err);
+    if (r == 0 && suffix)
+        r = cart_buf_add(&text, suffix, strlen(suffix), &err);
+    if (r == 0)
+        r = cart_tokenizer_encode(t, text.data, text.len, 0, out, NULL, &err);
+    cart_buf_release(&text);
+    if (r < 0)
+        return r == CART_ESYS ? cart_fault_memory(f)
+                              : cart_fault_value(f, key, "%s: %s", key, err.msg);
+    return out->n > 0 || cart_fault_value(f, key, "%s: expected some text, found none", key);
+}

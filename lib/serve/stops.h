@@ -1,0 +1,31 @@
+/* Stop strings in a text that comes in pieces: nothing of a stop string is ever shown, everything
+ * before it is, and what only looked like the beginning of one is shown as soon as that is known.
+ * Internal to the room. */
+#ifndef CART_SERVE_STOPS_H
+#define CART_SERVE_STOPS_H
+
+#include "base/buf.h"
+#include "token/tokenizer.h"
+
+#define CART_STOPS_MAX ((size_t)4)
+
+struct cart_stops {
+    struct cart_text items[CART_STOPS_MAX]; /* borrowed, none empty */
+    size_t n;
+};
+
+/* What is held back of one text: less than the longest stop string. */
+struct cart_stop_scan {
+    struct cart_buf held;
+};
+
+/* Appends to out what may be shown after n more bytes. *hit: a stop string has come, the earliest
+ * one; out ends before it, and what followed is dropped. */
+int cart_stop_push(struct cart_stop_scan *s, const struct cart_stops *stops, const char *text,
+                   size_t n, struct cart_buf *out, bool *hit, struct cart_err *err) CART_MUST_USE;
+/* The text has ended: what was held back is shown. */
+int cart_stop_flush(struct cart_stop_scan *s, struct cart_buf *out,
+                    struct cart_err *err) CART_MUST_USE;
+void cart_stop_release(struct cart_stop_scan *s);
+
+#endif
