@@ -47,8 +47,11 @@ arm() {
     cart_equal true "$(jq .held_out out.json)" held_out
     # An untrained cartridge given as a file is the student that the recipe makes again.
     cart_equal "$(arm untrained .kl)" "$(arm start.safetensors .kl)" KL
-    # The trained one is nearer to the teacher than what it began as, and than nothing.
-    jq -e '[.arms[] | {(.name): .kl}] | add | .["trained.safetensors"] < .untrained and .untrained < .bare' out.json
+    # On what it was trained on, the trained one is nearer to the teacher than what it began as, and than nothing.
+    cart-view c.targets | jq -c 'if .record == "targ" then .split = "train" else . end' | cart-view --pack -o all.targets -
+    cart-eval -c trained.safetensors --json all.targets > out.json
+    cart_equal false "$(jq .held_out out.json)" held_out
+    jq -e '[.arms[] | {(.name): .kl}] | add | .["trained.safetensors"] < .untrained and .["trained.safetensors"] < .bare' out.json
     jq -e '.arms[] | select(.name == "trained.safetensors") | .to_bare.kl | .[1] <= .[0] and .[0] <= .[2] and .[0] < 0' out.json
 }
 
