@@ -3,7 +3,7 @@
 #include "serve/exchange.h"
 
 #include "base/clock.h"
-#include "serve/keys.h"
+#include "serve/gate.h"
 #include "serve/listen.h"
 #include "serve/metrics.h"
 #include "serve/net.h"
@@ -28,7 +28,11 @@
 #define PING_SECONDS 15.0 /* of silence before a stream that waits gets a comment */
 #define FLUSH_SECONDS 2.0 /* that answers cut off at the end of a drain have to leave */
 
-enum { AT_CONTROL, AT_LISTENER, AT_CLIENT };
+#define REFUSAL                                                                                    \
+    "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":"   \
+    "\"bad_request\"}}"
+
+enum { AT_CONTROL, AT_LISTENER, AT_CLIENT, AT_GATE };
 
 struct connection {
     enum cart_net_phase phase; /* of the descriptor that indexes it */
@@ -215,12 +219,71 @@ static bool admit(struct cart_serve *s, int fd)
     return ok;
 }
 
+/* A connection that libmicrohttpd does not have yet. */
+static void drop(struct cart_serve *s, int fd)
+{
+    cart_net_phase(s, fd, CART_NET_CLOSED);
+    close(fd);
+}
+
+static void refuse(struct cart_serve *s, int fd, const struct cart_gate *g)
+{
+    char text[640], thrown[4096];
+    int body = snprintf(NULL, 0, REFUSAL, g->reason);
+    int n = snprintf(text, sizeof text,
+                     "HTTP/1.1 %u Refused\r\nContent-Type: application/json\r\nContent-Length: "
+                     "%d\r\nConnection: close\r\n\r\n" REFUSAL,
+                     g->status, body, g->reason);
+    ssize_t sent = n > 0 ? send(fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
+    (void)sent; /* a client that takes no answer gets none */
+    shutdown(fd, SHUT_WR);
+    /* Unread bytes would turn the close into a reset, which may overtake the answer. */
+    for (int i = 0; i < N_EVENTS && recv(fd, thrown, sizeof thrown, MSG_DONTWAIT) > 0; i++)
+        continue;
+    cart_net_note(s, CART_LOG_INFO, "a request was refused: %s", g->reason);
+    drop(s, fd);
+}
+
+/* More bytes at the gate. Edge-triggered: they stay in the socket until libmicrohttpd reads them.
+ */
+static void look(struct cart_serve *s, int fd)
+{
+    char data[CART_GATE_HEADER_MAX + CART_GATE_CHUNK_LINE_MAX];
+    struct sockaddr_storage a;
+    socklen_t n_addr = sizeof a;
+    struct cart_gate g;
+    ssize_t n = recv(fd, data, sizeof data, MSG_PEEK | MSG_DONTWAIT);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return;
+    if (n <= 0) {
+        drop(s, fd);
+        return;
+    }
+    switch (cart_gate_judge(data, (size_t)n, s->opt.max_body, &g)) {
+    case CART_GATE_MORE:
+        return;
+    case CART_GATE_REFUSE:
+        refuse(s, fd, &g);
+        return;
+    case CART_GATE_PASS:
+        break;
+    }
+    epoll_ctl(s->net->epoll, EPOLL_CTL_DEL, fd, NULL);
+    memset(&a, 0, sizeof a);
+    if (getpeername(fd, (struct sockaddr *)&a, &n_addr) < 0)
+        drop(s, fd);
+    else if (!cart_http_add(s, fd, &a, n_addr))
+        cart_net_phase(s, fd, CART_NET_CLOSED);
+}
+
 static void accept_all(struct cart_serve *s, int listener)
 {
     struct sockaddr_storage a;
     for (int i = 0; i < N_EVENTS; i++) {
         socklen_t n = sizeof a;
         int on = 1, fd = accept(listener, (struct sockaddr *)&a, &n);
+        struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET,
+                                .data.u64 = ((uint64_t)AT_GATE << 32) | (uint32_t)fd};
         if (fd < 0)
             return;
         if (cart_listen_prepare(fd, NULL) < 0 || !admit(s, fd)) {
@@ -229,8 +292,8 @@ static void accept_all(struct cart_serve *s, int listener)
         }
         if (a.ss_family != AF_UNIX)
             setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        if (!cart_http_add(s, fd, &a, n))
-            cart_net_phase(s, fd, CART_NET_CLOSED);
+        if (epoll_ctl(s->net->epoll, EPOLL_CTL_ADD, fd, &e) < 0)
+            drop(s, fd);
     }
 }
 
@@ -386,6 +449,9 @@ static void wait_once(struct cart_serve *s, int ms)
         case AT_CLIENT:
             client_event(s, fd, events[i].events);
             break;
+        case AT_GATE:
+            look(s, fd);
+            break;
         default:
             for (ssize_t k = read(fd, bytes, sizeof bytes); k > 0; k--)
                 if (bytes[k - 1] == 'r')
@@ -516,6 +582,10 @@ void cart_net_close(struct cart_serve *s)
     if (!n)
         return;
     cart_net_halt(s);
+    /* Those still at the gate; libmicrohttpd has closed its own. */
+    for (size_t i = 0; i < n->n_connections; i++)
+        if (n->connections[i].phase != CART_NET_CLOSED)
+            close((int)i);
     cart_listeners_close(&n->listeners);
     if (n->epoll >= 0)
         close(n->epoll);
