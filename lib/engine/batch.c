@@ -249,10 +249,13 @@ static int accept(struct cart_batch *b, struct slot *s, struct cart_err *err)
     if (!s->finite)
         return finish(b, s, CART_FINISH_NOT_FINITE, err);
     s->ids[s->n_prompt + s->sampled++] = s->next;
-    if (s->req.on_token != NULL && (r = s->req.on_token(s->req.ctx, s->next, err)) < 0)
+    if (s->req.on_token != NULL &&
+        (r = s->req.on_token(s->req.ctx, s->ids + s->n_prompt, s->sampled, err)) < 0)
         return r;
     if (cart_chat_is_stop(b->stop, s->next))
         return finish(b, s, CART_FINISH_STOP, err);
+    if (r > 0)
+        return finish(b, s, CART_FINISH_ENDED, err);
     if (s->sampled == s->max_tokens)
         return finish(b, s, CART_FINISH_LENGTH, err);
     return 0;

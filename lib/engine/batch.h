@@ -14,6 +14,7 @@ struct cart_batch;
 enum cart_finish {
     CART_FINISH_STOP,       /* a stop token came; it is the last of ids */
     CART_FINISH_LENGTH,     /* max_tokens, or the end of the model's context */
+    CART_FINISH_ENDED,      /* on_token asked for the end */
     CART_FINISH_NOT_FINITE, /* the logits had a NaN or an infinity: the stream is broken */
 };
 
@@ -26,9 +27,10 @@ struct cart_generation {
     enum cart_finish finish;
 };
 
-/* Both may be NULL. on_token: called with each token as it is sampled; < 0 ends the step with that
- * error. on_done: the stream has left the batch; new requests may be added from here. */
-typedef int cart_batch_token_fn(void *ctx, uint32_t id, struct cart_err *err);
+/* Both may be NULL. on_token: called with the tokens so far, the last of them just sampled; < 0
+ * ends the step with that error, 1 ends the stream. on_done: the stream has left the batch; new
+ * requests may be added from here. */
+typedef int cart_batch_token_fn(void *ctx, const uint32_t *ids, size_t n, struct cart_err *err);
 typedef int cart_batch_done_fn(void *ctx, const struct cart_generation *g, struct cart_err *err);
 
 struct cart_request {

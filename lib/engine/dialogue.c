@@ -97,9 +97,10 @@ static int hand_out(struct cart_dialogue *d, struct cart_err *err)
     return r;
 }
 
-static int on_token(void *ctx, uint32_t id, struct cart_err *err)
+static int on_token(void *ctx, const uint32_t *ids, size_t n, struct cart_err *err)
 {
     struct cart_dialogue *d = ctx;
+    uint32_t id = ids[n - 1];
     int r;
 
     if (d->out->tokens++ == 0)

@@ -302,6 +302,14 @@ out:
     return r;
 }
 
+/* A loop ends where it is noticed: decoding the rest of it would be wasted. */
+static int end_loops(void *ctx, const uint32_t *ids, size_t n, struct cart_err *err)
+{
+    (void)ctx;
+    (void)err;
+    return cart_speech_looping(ids, n);
+}
+
 static int add_request(struct job *j, size_t max_tokens, const struct cart_sampling *sampling,
                        cart_batch_done_fn *done, struct cart_err *err)
 {
@@ -312,6 +320,7 @@ static int add_request(struct job *j, size_t max_tokens, const struct cart_sampl
         .n_prompt = s->ids.n,
         .max_tokens = max_tokens,
         .sampling = *sampling,
+        .on_token = end_loops,
         .on_done = done,
         .ctx = j,
     };
@@ -336,7 +345,7 @@ static int asked(void *ctx, const struct cart_generation *g, struct cart_err *er
     if ((r = decode_text(s, g->ids, g->n, &j->message, err)) < 0)
         return r;
     bool nothing = cart_speech_blank(j->message.data + j->opening_n, j->message.len - j->opening_n);
-    cart_speech_clean_message(&j->message, g->finish == CART_FINISH_LENGTH);
+    cart_speech_clean_message(&j->message, g->finish != CART_FINISH_STOP);
     /* A message of hardly more than its given words asks for nothing. */
     if (nothing || j->message.len <= j->opening_n + 2)
         return finish(j, true);

@@ -152,18 +152,118 @@ static bool token_ends_sentence(const struct cart_tokenizer *t, const uint32_t *
     return false;
 }
 
+/* How long the loop is that the ids end in; 0: none. */
+static size_t loop_period(const uint32_t *ids, size_t n)
+{
+    enum { PERIODS = 40, LEAST = 24 };
+
+    for (size_t q = 1; q <= PERIODS; q++) {
+        size_t need = 2 * q > LEAST - q ? 2 * q : LEAST - q;
+        size_t same = 0;
+        while (same < need && same + q < n && ids[n - 1 - same] == ids[n - 1 - same - q])
+            same++;
+        if (same == need)
+            return q;
+    }
+    return 0;
+}
+
+bool cart_speech_looping(const uint32_t *ids, size_t n)
+{
+    return loop_period(ids, n) > 0;
+}
+
+/* Where the second and later rounds of a loop at the end begin; n if there is none. */
+static size_t before_loop(const uint32_t *ids, size_t n)
+{
+    size_t q = loop_period(ids, n);
+    size_t at = n;
+
+    while (q > 0 && at > q && ids[at - 1] == ids[at - 1 - q])
+        at--;
+    return at;
+}
+
+static size_t sentence_end(const struct cart_tokenizer *t, const uint32_t *ids, size_t n,
+                           size_t first)
+{
+    for (size_t k = first + 1; k <= n; k++) {
+        if (token_ends_sentence(t, ids, n, k))
+            return k;
+    }
+    return n;
+}
+
+/* The bytes of a run of tokens, one after the other. */
+struct walk {
+    const struct cart_tokenizer *t;
+    const uint32_t *ids;
+    size_t at, end, byte;
+};
+
+/* The next byte, or -1 at the end. */
+static int walk_next(struct walk *w)
+{
+    for (; w->at < w->end; w->at++, w->byte = 0) {
+        struct cart_text text = cart_tokenizer_bytes(w->t, w->ids[w->at]);
+        if (w->byte < text.n)
+            return (unsigned char)text.data[w->byte++];
+    }
+    return -1;
+}
+
+static int walk_visible(struct walk *w)
+{
+    int c = walk_next(w);
+
+    while (c >= 0 && is_space((char)c))
+        c = walk_next(w);
+    return c;
+}
+
+/* The same words, whatever white space stands before them. */
+static bool same_sentence(const struct cart_tokenizer *t, const uint32_t *ids, size_t a,
+                          size_t a_end, size_t b, size_t b_end)
+{
+    struct walk x = {t, ids, a, a_end, 0};
+    struct walk y = {t, ids, b, b_end, 0};
+    int c = walk_visible(&x);
+    int d = walk_visible(&y);
+
+    while (c == d && c >= 0) {
+        c = walk_next(&x);
+        d = walk_next(&y);
+    }
+    return c == d;
+}
+
+/* Where the first sentence begins that stood before; n if none does. */
+static size_t before_repeat(const struct cart_tokenizer *t, const uint32_t *ids, size_t n)
+{
+    for (size_t at = 0, end = 0; at < n; at = end) {
+        end = sentence_end(t, ids, n, at);
+        for (size_t old = 0, old_end = 0; old < at; old = old_end) {
+            old_end = sentence_end(t, ids, n, old);
+            if (same_sentence(t, ids, old, old_end, at, end))
+                return at;
+        }
+    }
+    return n;
+}
+
 struct cart_speech_cut cart_speech_cut_answer(const struct cart_tokenizer *t, const uint32_t *ids,
                                               size_t n, bool stopped)
 {
     struct cart_speech_cut cut = {n, stopped, false};
 
-    for (size_t i = 0; i < n; i++) {
-        if (cart_tokenizer_is_control(t, ids[i])) {
+    for (size_t i = 0; i < cut.n; i++) {
+        if (cart_tokenizer_is_control(t, ids[i]))
             cut.n = i;
-            cut.complete = false;
-            break;
-        }
     }
+    cut.n = before_loop(ids, cut.n);
+    cut.n = before_repeat(t, ids, cut.n);
+    if (cut.n < n)
+        cut.complete = false;
     for (size_t k = cut.n; k > 0 && !cut.complete && !cut.sentence; k--) {
         if (token_ends_sentence(t, ids, cut.n, k)) {
             cut.n = k;

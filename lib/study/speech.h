@@ -13,8 +13,13 @@
  * Empty: nothing was left. */
 void cart_speech_clean_message(struct cart_buf *text, bool cut_short);
 
-/* How many of the answer's ids [n] to keep: all that stand before the first control token; and of
- * these, where the answer is incomplete (no end of turn came, or a control token cut it), up to the
+/* True if the ids end in a loop: the last tokens, at least 24 of them, are three rounds or more of
+ * the same 1 to 40. A small model that falls into one never leaves it. */
+bool cart_speech_looping(const uint32_t *ids, size_t n);
+
+/* How many of the answer's ids [n] to keep: all that stand before the first control token and
+ * before the first sentence that was said already; of a loop at the end, one round; and of these,
+ * where the answer is incomplete (no end of turn came, or one of these cuts was made), up to the
  * last end of a sentence, if there is one. */
 struct cart_speech_cut {
     size_t n;

@@ -255,6 +255,29 @@ static void test_answers(void **state)
     assert_int_equal(cut("Yes. No <|im_start|>user", true, &c), 4);
     assert_true(!c.complete && c.sentence);
     assert_int_equal(cut("", false, &c), 0);
+    /* Said twice, and a loop without sentences. */
+    assert_int_equal(cut("It turns. It is so. It turns. It ends.", true, &c), 19);
+    assert_true(!c.complete && c.sentence);
+    assert_int_equal(cut("ab: xyz,xyz,xyz,xyz,xyz,xyz,xyz,xyz,xyz,xyz,xyz,xyz,", false, &c), 8);
+    assert_true(!c.complete && !c.sentence);
+}
+
+static void test_loops(void **state)
+{
+    (void)state;
+    uint32_t ids[64];
+
+    for (size_t q = 1; q <= 20; q++) {
+        for (size_t i = 0; i < 64; i++)
+            ids[i] = (uint32_t)(100 + i % q);
+        assert_true(cart_speech_looping(ids, 64));
+        assert_false(cart_speech_looping(ids, 23));
+        ids[63] = 7;
+        assert_false(cart_speech_looping(ids, 64));
+    }
+    for (size_t i = 0; i < 64; i++)
+        ids[i] = (uint32_t)i;
+    assert_false(cart_speech_looping(ids, 64));
 }
 
 static void test_recitals(void **state)
@@ -393,7 +416,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chunks),        cmocka_unit_test(test_even_at_every_prefix),
         cmocka_unit_test(test_small_corpora), cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_answers),       cmocka_unit_test(test_recitals),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_loops),       cmocka_unit_test(test_recitals),
         cmocka_unit_test(test_weights),       cmocka_unit_test(test_conversations),
     };
 
