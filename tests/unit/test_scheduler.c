@@ -1,0 +1,393 @@
+/* The scheduler, property by property, on a tiny random model: caching, sharing, refusals,
+ * cancelling, scores, embeddings, cartridges that come and go, constraints. */
+#include "helper/serving.h"
+
+#include "engine/constraint.h"
+#include "model/head.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+static void simple_request(struct cart_serve_request *q, uint32_t *prompt, size_t n, uint64_t seed)
+{
+    *q = (struct cart_serve_request)CART_SERVE_REQUEST;
+    for (size_t i = 0; i < n; i++)
+        prompt[i] = test_pick(seed, (uint32_t)i, 300);
+    q->prompt = prompt;
+    q->n_prompt = n;
+    q->temperature = 0;
+    q->max_tokens = 20;
+    q->ignore_stop = true;
+    q->stack = test_stack(0);
+}
+
+/* B41, B43: the same request again, and again, finds all rows but the last. */
+static void repeats_are_equal_and_cached(void **state)
+{
+    (void)state;
+    struct cart_scheduler_options o = CART_SCHEDULER_OPTIONS;
+    struct cart_scheduler *s = test_scheduler_start(&o);
+    uint32_t prompt[200];
+
+    for (size_t n = 1; n <= 200; n = n < 64 ? n + 21 : n + 34) {
+        struct cart_serve_request q;
+        struct client c[3];
+        struct answer want;
+        simple_request(&q, prompt, n, n);
+        test_plain_run(&q, 0, &want);
+        for (size_t i = 0; i < 3; i++) {
+            test_ask(s, &c[i], &q);
+            assert_true(test_same_answer(&c[i].got[0], &want));
+            assert_int_equal(c[i].usage.cached_tokens, i == 0 ? 0 : n - 1);
+            assert_int_equal(c[i].usage.completion_tokens, want.n);
+        }
+        cart_stack_release(q.stack);
+    }
+    cart_scheduler_free(s);
+}
+
+/* Requests that begin alike and come together compute the common part once. */
+static void equal_prompts_wait_for_each_other(void **state)
+{
+    (void)state;
+    struct cart_scheduler_options o = {8, 8, 0, 0, 64, 0};
+    struct cart_scheduler *s = test_scheduler_start(&o);
+    struct cart_serve_request q;
+    struct cart_scheduler_counts counts;
+    struct client c[8];
+    struct answer want;
+    uint32_t prompt[300];
+
+    simple_request(&q, prompt, 300, 5);
+    test_plain_run(&q, 0, &want);
+    for (size_t i = 0; i < 8; i++) {
+        test_client_init(&c[i], s);
+        test_client_submit(&c[i], &q);
+    }
+    for (size_t i = 0; i < 8; i++) {
+        test_client_wait(&c[i]);
+        assert_true(test_same_answer(&c[i].got[0], &want));
+        test_client_release(&c[i]);
+    }
+    cart_scheduler_counts(s, &counts);
+    assert_true(counts.prefilled_tokens < 300 + 8 * 24); /* once, and a few last tokens */
+    cart_stack_release(q.stack);
+    cart_scheduler_free(s);
+}
+
+static void broken_rows_break_one_answer(void **state)
+{
+    (void)state;
+    struct cart_scheduler_options o = CART_SCHEDULER_OPTIONS;
+    struct cart_scheduler *s = test_scheduler_start(&o);
+    struct cart_serve_request good;
+    struct cart_serve_request bad;
+    struct client c[2];
+    struct answer want;
+    uint32_t a[40];
+    uint32_t b[40];
+
+    simple_request(&good, a, 40, 1);
+    simple_request(&bad, b, 40, 2);
+    cart_stack_release(bad.stack);
+    bad.stack = test_stack(4);
+    test_plain_run(&good, 0, &want);
+    test_client_init(&c[0], s);
+    test_client_init(&c[1], s);
+    test_client_submit(&c[0], &bad);
+    test_client_submit(&c[1], &good);
+    test_client_wait(&c[0]);
+    test_client_wait(&c[1]);
+    assert_int_equal(c[0].got[0].finish, CART_SERVE_NOT_FINITE);
+    assert_true(test_same_answer(&c[1].got[0], &want));
+    test_client_release(&c[0]);
+    test_client_release(&c[1]);
+    cart_stack_release(good.stack);
+    cart_stack_release(bad.stack);
+    cart_scheduler_free(s);
+}
+
+static void prompts_are_scored(void **state)
+{
+    (void)state;
+    struct cart_scheduler_options o = {2, 4, 0, 0, 50, 4};
+    struct cart_scheduler *s = test_scheduler_start(&o);
+    struct cart_err err = {0};
+    struct cart_serve_request q;
+    struct client c;
+    uint32_t prompt[130];
+    double want = 0;
+
+    simple_request(&q, prompt, 130, 9);
+    test_ask(s, &c, &q); /* so that its rows are there, and must not be used */
+    q.max_tokens = 0;
+    q.prompt_logprobs = true;
+    q.top_logprobs = 3;
+    test_ask(s, &c, &q);
+    struct cart_session session;
+    float *hidden = malloc(130 * test_serving.model->D * sizeof *hidden);
+    double scores[130];
+    struct cart_head *head;
+    test_need(cart_session_init(&session, test_serving.model, NULL, 0, 130, &err), &err);
+    const struct cart_span span = {prompt, 130, cart_session_kv(&session), NULL, 130};
+    test_need(cart_engine_forward(test_serving.plain, &span, 1, hidden, &err), &err);
+    test_need(cart_head_new(&head, test_serving.model, 16, &err), &err);
+    cart_head_logprobs(head, hidden, 129, prompt + 1, scores, test_serving.plain_pool);
+    for (size_t i = 0; i < 129; i++)
+        want += (double)(float)scores[i];
+    assert_int_equal(c.prompt_tokens_seen, 130);
+    assert_int_equal(c.prompt_scored, 129);
+    assert_true(c.prompt_logprob == want);
+    assert_int_equal(c.got[0].finish, CART_SERVE_LENGTH);
+    assert_int_equal(c.got[0].n, 0);
+    /* The embedding is the last of these hidden states, of length 1. */
+    q.prompt_logprobs = false;
+    q.kind = CART_SERVE_EMBED;
+    test_ask(s, &c, &q);
+    const float *last = hidden + 129 * test_serving.model->D;
+    double sum = 0;
+    for (size_t i = 0; i < test_serving.model->D; i++)
+        sum += (double)last[i] * (double)last[i];
+    assert_int_equal(c.n_embedding, test_serving.model->D);
+    for (size_t i = 0; i < test_serving.model->D; i++)
+        assert_true(c.embedding[i] == (float)((double)last[i] * (1 / sqrt(sum))));
+    cart_head_free(head);
+    cart_session_release(&session);
+    free(hidden);
+    cart_stack_release(q.stack);
+    cart_scheduler_free(s);
+}
+
+/* B45: around the end of the context, with and without rows before. */
+static void context_ends_where_it_says(void **state)
+{
+    (void)state;
+    struct cart_scheduler_options o = {2, 4, 200, 0, 0, 4};
+    struct cart_scheduler *s = test_scheduler_start(&o);
+
+    for (unsigned mix = 0; mix < 3; mix += 2) {
+        for (size_t n = 198; n <= 201; n++) {
+            struct cart_serve_request q;
+            struct cart_err err = {0};
+            struct client c;
+            enum cart_refusal why;
+            uint32_t prompt[201];
+            uint64_t id;
+            simple_request(&q, prompt, n, 3);
+            cart_stack_release(q.stack);
+            q.stack = test_stack(mix);
+            q.n_prompt = n - q.stack->rows;
+            q.max_tokens = SIZE_MAX;
+            if (n < 200) {
+                test_ask(s, &c, &q);
+                assert_int_equal(c.got[0].finish, CART_SERVE_LENGTH);
+                assert_int_equal(c.got[0].n, 200 - n);
+            } else {
+                assert_int_equal(cart_scheduler_submit(s, &q, &id, &why, &err), CART_EUSAGE);
+                assert_int_equal(why, CART_REFUSED_CONTEXT);
+                assert_non_null(strstr(err.msg, "maximum context length is 200 tokens"));
+            }
+            cart_stack_release(q.stack);
+        }
+    }
+    cart_scheduler_free(s);
+}
+
+static void full_queues_and_bad_numbers_are_refused(void **state)
+{
+    (void)state;
+    struct cart_scheduler_options o = {1, 1, 0, 0, 16, 0};
+    struct cart_scheduler *s = test_scheduler_start(&o);
+    struct cart_serve_request q;
+    struct cart_err err = {0};
+    struct client c[2];
+    enum cart_refusal why;
+    uint32_t prompt[400];
+    uint64_t id;
+
+    simple_request(&q, prompt, 400, 3);
+    q.max_tokens = 100;
+    test_client_init(&c[0], s);
+    test_client_init(&c[1], s);
+    c[0].leave_after = 40;
+    test_client_submit(&c[0], &q);
+    uint64_t second = test_client_submit(&c[1], &q);
+    assert_int_equal(cart_scheduler_submit(s, &q, &id, &why, &err), CART_EAGAIN);
+    assert_int_equal(why, CART_REFUSED_QUEUE);
+    cart_scheduler_cancel(s, second); /* while it waits: the one at work goes on */
+    test_client_wait(&c[1]);
+    assert_int_equal(c[1].got[0].finish, CART_SERVE_CANCELLED);
+    assert_int_equal(c[1].starts, 0);
+    test_client_wait(&c[0]);
+    assert_int_equal(c[0].got[0].finish, CART_SERVE_CANCELLED);
+    assert_true(c[0].got[0].n >= 40);
+    cart_scheduler_cancel(s, 12345);
+    struct cart_serve_request bad = q;
+    bad.temperature = NAN;
+    assert_int_equal(cart_scheduler_submit(s, &bad, &id, &why, &err), CART_EUSAGE);
+    assert_int_equal(why, CART_REFUSED_INVALID);
+    bad = q;
+    prompt[7] = (uint32_t)test_serving.model->V;
+    assert_int_equal(cart_scheduler_submit(s, &bad, &id, &why, &err), CART_EUSAGE);
+    prompt[7] = 7;
+    bad.n = 0;
+    assert_int_equal(cart_scheduler_submit(s, &bad, &id, &why, &err), CART_EUSAGE);
+    cart_scheduler_drain(s);
+    assert_int_equal(cart_scheduler_submit(s, &q, &id, &why, &err), CART_EAGAIN);
+    assert_int_equal(why, CART_REFUSED_DRAINING);
+    test_client_release(&c[0]);
+    test_client_release(&c[1]);
+    cart_stack_release(q.stack);
+    cart_scheduler_free(s);
+}
+
+/* A long prompt of one client does not keep a short one of another waiting. */
+static void short_questions_pass_long_ones(void **state)
+{
+    (void)state;
+    struct cart_scheduler_options o = {2, 4, 0, 0, 16, 0};
+    struct cart_scheduler *s = test_scheduler_start(&o);
+    struct cart_serve_request slow;
+    struct cart_serve_request quick;
+    struct client c[2];
+    uint32_t a[490];
+    uint32_t b[10];
+
+    simple_request(&slow, a, 490, 1);
+    simple_request(&quick, b, 10, 2);
+    quick.max_tokens = 5;
+    test_client_init(&c[0], s);
+    test_client_init(&c[1], s);
+    test_client_submit(&c[0], &slow);
+    test_client_submit(&c[1], &quick);
+    test_client_wait(&c[1]);
+    pthread_mutex_lock(&c[0].lock);
+    assert_int_equal(c[0].got[0].n, 0); /* still at its prompt */
+    pthread_mutex_unlock(&c[0].lock);
+    test_client_wait(&c[0]);
+    assert_int_equal(c[0].got[0].n, 20);
+    test_client_release(&c[0]);
+    test_client_release(&c[1]);
+    cart_stack_release(slow.stack);
+    cart_stack_release(quick.stack);
+    cart_scheduler_free(s);
+}
+
+static void cartridges_come_and_go(void **state)
+{
+    (void)state;
+    struct cart_scheduler_options o = {2, 4, 0, 0, 16, 4};
+    struct cart_scheduler *s = test_scheduler_start(&o);
+    struct cart_err err = {0};
+    struct cart_serve_request q;
+    struct client c;
+    struct answer want[2];
+    uint32_t prompt[30];
+    const char *const list[] = {"guest"};
+    char path[128];
+
+    test_make_cartridge("guest", 50, 77, 1);
+    snprintf(path, sizeof path, "%s", test_cartridge_path("guest"));
+    test_need(cart_registry_add(test_serving.registry, "guest", path, NULL, 0, &err), &err);
+    simple_request(&q, prompt, 30, 6);
+    cart_stack_release(q.stack);
+    test_need(cart_stack_acquire(&q.stack, test_serving.registry, list, 1, NULL, &err), &err);
+    struct cart_stack *old = q.stack;
+    test_plain_run(&q, 0, &want[0]);
+    test_ask(s, &c, &q);
+    assert_true(test_same_answer(&c.got[0], &want[0]));
+    /* Another cartridge of the same name: new requests get the new one, with nothing of the old. */
+    test_make_cartridge("guest", 50, 78, 1);
+    test_need(cart_registry_add(test_serving.registry, "guest", path, NULL, 0, &err), &err);
+    test_need(cart_stack_acquire(&q.stack, test_serving.registry, list, 1, NULL, &err), &err);
+    test_plain_run(&q, 0, &want[1]);
+    assert_false(test_same_answer(&want[0], &want[1]));
+    test_ask(s, &c, &q);
+    assert_true(test_same_answer(&c.got[0], &want[1]));
+    assert_int_equal(c.usage.cached_tokens, 0);
+    assert_int_equal(c.usage.cartridge_rows, 50);
+    cart_stack_release(q.stack);
+    test_need(cart_registry_drop(test_serving.registry, "guest", &err), &err);
+    size_t missing = 9;
+    assert_int_equal(cart_stack_acquire(&q.stack, test_serving.registry, list, 1, &missing, &err),
+                     CART_EUSAGE);
+    assert_int_equal(missing, 0);
+    /* Who holds the old one still can use it. */
+    q.stack = old;
+    test_ask(s, &c, &q);
+    assert_true(test_same_answer(&c.got[0], &want[0]));
+    cart_stack_release(old);
+    cart_scheduler_free(s);
+    unlink(path);
+}
+
+/* Every answer is JSON, at any temperature, and choices share the automaton. */
+static void constraints_hold(void **state)
+{
+    (void)state;
+    struct cart_scheduler_options o = {4, 8, 0, 0, 64, 8};
+    struct cart_scheduler *s = test_scheduler_start(&o);
+    struct cart_err err = {0};
+    json_t *schema = NULL;
+    static const char text[] =
+        "{\"type\":\"object\",\"properties\":{\"a\":{\"enum\":[\"xy\",7]},"
+        "\"b\":{\"type\":\"boolean\"}},\"required\":[\"a\",\"b\"],\"additionalProperties\":false}";
+
+    test_need(cart_json_parse(&schema, text, strlen(text), "schema", &err), &err);
+    for (size_t i = 0; i < 12; i++) {
+        struct cart_serve_request q;
+        struct client c;
+        uint32_t prompt[30];
+        simple_request(&q, prompt, 30, i);
+        q.temperature = i % 3;
+        q.seed = i;
+        q.n = 1 + i % 3;
+        q.max_tokens = 400;
+        q.ignore_stop = false;
+        test_need(cart_constraint_schema(&q.constraint, cart_scheduler_lexicon(s), schema, "schema",
+                                         &err),
+                  &err);
+        test_ask(s, &c, &q);
+        for (size_t k = 0; k < q.n; k++) {
+            struct cart_buf b = CART_BUF_INIT;
+            json_t *v = NULL;
+            assert_int_equal(c.got[k].finish, CART_SERVE_STOP);
+            test_need(cart_tokenizer_decode(cart_model_tokenizer(test_serving.model), c.got[k].ids,
+                                            c.got[k].n, false, &b, &err),
+                      &err);
+            test_need(cart_json_parse(&v, b.data, b.len, "answer", &err), &err);
+            assert_true(json_is_boolean(json_object_get(v, "b")));
+            assert_int_equal(json_object_size(v), 2);
+            json_decref(v);
+            cart_buf_release(&b);
+        }
+        cart_stack_release(q.stack);
+    }
+    json_decref(schema);
+    cart_scheduler_free(s);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(repeats_are_equal_and_cached),
+        cmocka_unit_test(equal_prompts_wait_for_each_other),
+        cmocka_unit_test(broken_rows_break_one_answer),
+        cmocka_unit_test(prompts_are_scored),
+        cmocka_unit_test(context_ends_where_it_says),
+        cmocka_unit_test(full_queues_and_bad_numbers_are_refused),
+        cmocka_unit_test(short_questions_pass_long_ones),
+        cmocka_unit_test(cartridges_come_and_go),
+        cmocka_unit_test(constraints_hold),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, test_serving_setup, test_serving_teardown);
+}
