@@ -26,8 +26,8 @@ uint32_t cart_json_string_sized(struct cart_constraint *c, const struct cart_jso
 
 /* What follows of a key, quote included, that is none of names [n] (of which the first `at` bytes
  * are common and have gone by); without escapes. names are sorted. */
-uint32_t cart_json_other_key(struct cart_constraint *c, const struct cart_json_rules *r,
-                             const char *const *names, size_t n, size_t at, uint32_t next);
+uint32_t cart_json_other_key(struct cart_constraint *c, const char *const *names, size_t n,
+                             size_t at, uint32_t next);
 
 /* A sequence "first (separator again)*" of least to most (SIZE_MAX: any) elements, each a call of
  * rule element. */

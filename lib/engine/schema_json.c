@@ -290,11 +290,12 @@ static uint32_t free_key(struct cart_constraint *c, uint32_t next)
     return loop;
 }
 
-uint32_t cart_json_other_key(struct cart_constraint *c, const struct cart_json_rules *r,
-                             const char *const *names, size_t n, size_t at, uint32_t next)
+uint32_t cart_json_other_key(struct cart_constraint *c, const char *const *names, size_t n,
+                             size_t at, uint32_t next)
 {
     bool taken[256] = {false};
     bool ends = false;
+    bool wide = false; /* a name goes on with more than ASCII: no other key does so here */
     uint32_t any = 0;
     bool first = true;
 
@@ -305,8 +306,9 @@ uint32_t cart_json_other_key(struct cart_constraint *c, const struct cart_json_r
             k++;
         taken[b] = true;
         ends |= b == '\0';
+        wide |= b >= 0x80;
         if (b != '\0' && b < 0x80) {
-            uint32_t deeper = cart_json_other_key(c, r, names + i, k - i, at + 1, next);
+            uint32_t deeper = cart_json_other_key(c, names + i, k - i, at + 1, next);
             uint32_t some = cart_grammar_range(c, b, b, deeper);
             any = first ? some : cart_grammar_either(c, any, some);
             first = false;
@@ -325,5 +327,7 @@ uint32_t cart_json_other_key(struct cart_constraint *c, const struct cart_json_r
         first = false;
         b = e;
     }
+    if (!wide)
+        any = cart_grammar_either(c, any, multibyte(c, leave));
     return ends ? any : cart_grammar_either(c, any, text(c, "\"", next));
 }

@@ -118,7 +118,7 @@ static int other_member(struct cart_schema *k, const struct members *m, const js
     for (size_t i = 0; i < m->n; i++)
         names[i] = m->list[i].name;
     qsort(names, m->n, sizeof *names, by_name);
-    uint32_t key = cart_json_other_key(k->c, &k->json, names, m->n, 0, after);
+    uint32_t key = cart_json_other_key(k->c, names, m->n, 0, after);
     cart_grammar_define(k->c, *rule, cart_grammar_text(k->c, "\"", 1, key));
     free(names);
     return 0;

@@ -1,0 +1,378 @@
+/* Constraints: which texts a schema lets through byte by byte, that masks say the same as bytes for
+ * every token of the vocabulary, that whatever random tokens make under a mask is a valid value,
+ * and that what is not enforced is refused by name. */
+#include "base/rng.h"
+#include "engine/constraint.h"
+#include "helper/vocab.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static struct test_vocab vocab;
+static struct cart_lexicon *lexicon;
+
+static void need(int r, const struct cart_err *err)
+{
+    if (r < 0)
+        fail_msg("%s", err->msg);
+}
+
+static struct cart_constraint *compile(const char *text)
+{
+    struct cart_err err = {0};
+    struct cart_constraint *c;
+    json_t *schema;
+
+    need(cart_json_parse(&schema, text, strlen(text), "test", &err), &err);
+    need(cart_constraint_schema(&c, lexicon, schema, "schema", &err), &err);
+    json_decref(schema);
+    return c;
+}
+
+/* 2: complete; 1: a beginning; 0: impossible. */
+static int verdict(struct cart_constraint *c, const char *text)
+{
+    struct cart_err err = {0};
+    uint32_t state = cart_constraint_start(c);
+    const uint64_t *mask;
+    bool complete;
+
+    need(cart_constraint_feed(c, state, text, strlen(text), &state, &err), &err);
+    if (state == CART_CONSTRAINT_DEAD)
+        return 0;
+    need(cart_constraint_mask(c, state, &mask, &complete, &err), &err);
+    return complete ? 2 : 1;
+}
+
+struct text_case {
+    const char *schema;
+    const char *yes[8], *no[8];
+};
+
+static const struct text_case cases[] = {
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":\"string\"}"
+     "},"
+     "\"required\":[\"a\"],\"additionalProperties\":false}",
+     {"{\"a\":1}", "{ \"a\": -12 , \"b\": \"x\"}", "{\n  \"a\": 0\n}"},
+     {"{}", "{\"b\":\"x\"}", "{\"a\":01}", "{\"a\":1,}", "{\"a\":1,\"a\":2}", "{\"a\":-0}",
+      " {\"a\":1}", "{\"a\":1.0}"}},
+    {"{\"properties\":{\"x\":{\"type\":\"boolean\"},\"y\":{\"type\":\"null\"}}}",
+     {"{}", "{\"x\":true}", "{\"y\":null}", "{\"x\":false,\"y\":null}"},
+     {"{\"y\":null,\"x\":true}", "{\"z\":1}", "{,\"x\":true}", "[]"}},
+    {"{\"type\":\"object\",\"properties\":{\"ab\":{\"type\":\"integer\"}},\"additionalProperties\":"
+     "{\"type\":\"string\"}}",
+     {"{\"ab\":1,\"a\":\"\"}", "{\"abc\":\"\"}", "{\"\":\"\"}", "{\"b\":\"\",\"\xc3\xa9\":\"q\"}",
+      "{}"},
+     {"{\"ab\":\"x\"}", "{\"ab\":1,\"ab\":\"\"}", "{\"a\\u0062\":\"\"}", "{\"a\":1}"}},
+    {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
+     {"\"ab\"", "\"abc\"", "\"\xc3\xa9\xe2\x82\xac\"", "\"\\n\\u00e9\"", "\"\\ud83d\\ude00x\"",
+      "\"\xf0\x9f\x98\x80x\""},
+     {"\"a\"", "\"abcd\"", "\"\\ud83d\"", "\"\xed\xa0\x80x\"", "\"\xc0\x80x\"", "\"a\nb\"",
+      "\"\\x41b\"", "\"\xff"}},
+    {"{\"type\":\"array\",\"items\":{\"enum\":[1,\"two\",null,[3]]},\"minItems\":1,\"maxItems\":3}",
+     {"[1]", "[\"two\", null]", "[[3],1,1]", "[ null ]"},
+     {"[]", "[1,1,1,1]", "[2]", "[1,]", "[,1]"}},
+    {"{\"type\":\"array\",\"prefixItems\":[{\"type\":\"integer\"},{\"type\":\"string\"}],\"items\":"
+     "false,\"minItems\":1}",
+     {"[1]", "[1,\"a\"]"},
+     {"[]", "[\"a\"]", "[1,\"a\",2]", "[1,2]"}},
+    {"{\"type\":\"integer\",\"minimum\":-7,\"exclusiveMaximum\":120}",
+     {"0", "-7", "-1", "9", "10", "99", "100", "119"},
+     {"-8", "120", "121", "-10", "1000", "00", "200", "+1"}},
+    {"{\"type\":\"integer\",\"minimum\":38,\"maximum\":1205}",
+     {"38", "39", "40", "99", "100", "999", "1000", "1205"},
+     {"37", "1206", "1210", "1300", "2000", "4", "0", "-40"}},
+    {"{\"type\":\"number\"}",
+     {"0", "-0.5", "12e5", "1.25E-3", "7", "10.0"},
+     {".5", "1.", "01", "1e", "--1", "1e123", "NaN", "+1"}},
+    {"{\"anyOf\":[{\"type\":\"integer\"},{\"const\":\"none\"},{\"type\":[\"boolean\",\"null\"]}]}",
+     {"12", "\"none\"", "true", "null"},
+     {"\"no\"", "1.5", "nul1", "\"nones\"", "{}"}},
+    {"{\"$ref\":\"#/$defs/"
+     "tree\",\"$defs\":{\"tree\":{\"type\":\"object\",\"properties\":{\"v\":{\"type\":\"integer\"},"
+     "\"kids\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/tree\"}}},\"required\":[\"v\"]}}}",
+     {"{\"v\":1}", "{\"v\":1,\"kids\":[{\"v\":2,\"kids\":[]},{\"v\":3}]}"},
+     {"{\"kids\":[]}", "{\"v\":1,\"kids\":[{}]}", "{\"v\":1,\"kids\":[1]}"}},
+    {"{\"oneOf\":[{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"a\"},\"n\":{\"type\":"
+     "\"integer\"}},"
+     "\"required\":[\"k\",\"n\"]},{\"type\":\"object\",\"properties\":{\"k\":{\"const\":\"b\"}},"
+     "\"required\":[\"k\"]}]}",
+     {"{\"k\":\"a\",\"n\":4}", "{\"k\":\"b\"}"},
+     {"{\"k\":\"a\"}", "{\"k\":\"b\",\"n\":4}", "{\"k\":\"c\"}"}},
+    {"{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":2}",
+     {"{\"a\":{\"b\":[1,{}]}}", "{\"a\":1,\"b\":\"\"}"},
+     {"{}", "{\"a\":1,\"b\":2,\"c\":3}"}},
+    {"true",
+     {"1", "\"a\"", "[{\"a\":[]},null]", "{\"a\":{\"b\":{}}}"},
+     {"", "tru1", "[1}", "{\"a\"}", "{1:2}"}},
+};
+
+static void texts_match_their_schemas(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
+        struct cart_constraint *c = compile(cases[i].schema);
+        for (size_t k = 0; k < 8 && cases[i].yes[k] != NULL; k++) {
+            if (verdict(c, cases[i].yes[k]) != 2)
+                fail_msg("schema %zu does not take %s", i, cases[i].yes[k]);
+        }
+        for (size_t k = 0; k < 8 && cases[i].no[k] != NULL; k++) {
+            if (verdict(c, cases[i].no[k]) == 2)
+                fail_msg("schema %zu takes %s", i, cases[i].no[k]);
+        }
+        cart_constraint_free(c);
+    }
+}
+
+static const struct {
+    const char *schema, *names;
+} refused[] = {
+    {"{\"type\":\"string\",\"pattern\":\"a+\"}", "schema: pattern"},
+    {"{\"type\":\"string\",\"format\":\"email\"}", "schema: format"},
+    {"{\"properties\":{\"age\":{\"type\":\"number\",\"multipleOf\":5}}}",
+     "properties.age.multipleOf"},
+    {"{\"type\":\"number\",\"minimum\":0}", "schema: minimum"},
+    {"{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
+    {"{\"type\":\"array\",\"items\":{\"not\":{}}}", "items.not"},
+    {"{\"type\":\"thing\"}", "type"},
+    {"{\"type\":\"string\",\"minLength\":-1}", "minLength"},
+    {"{\"type\":\"string\",\"maxLength\":1e9}", "maxLength"},
+    {"{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "minLength"},
+    {"{\"$ref\":\"#/$defs/none\"}", "$ref"},
+    {"{\"$ref\":\"https://example.org/x\"}", "$ref"},
+    {"{\"anyOf\":[]}", "anyOf"},
+    {"{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"string\"}]}", "oneOf"},
+    {"{\"allOf\":[{},{}]}", "allOf"},
+    {"{\"anyOf\":[{}],\"type\":\"string\"}", "type"},
+    {"{\"enum\":[1],\"type\":\"string\"}", "enum"},
+    {"{\"enum\":[\"a\"],\"maxLength\":3}", "maxLength"},
+    {"{\"required\":[\"z\"],\"additionalProperties\":false}", "required"},
+    {"{\"type\":\"integer\",\"minimum\":5,\"maximum\":4}", "minimum"},
+    {"{\"$ref\":\"#\"}", "schema"},
+    {"{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":9999},\"minItems\":9999}",
+     NULL},
+    {"{\"properties\":{\"a\":{\"$ref\":\"#/properties/a\"}},\"required\":[\"a\"]}", NULL},
+    {"[]", "schema"},
+};
+
+static void what_is_not_enforced_is_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(refused); i++) {
+        struct cart_err err = {0};
+        struct cart_constraint *c = NULL;
+        json_t *schema;
+        need(cart_json_parse(&schema, refused[i].schema, strlen(refused[i].schema), "test", &err),
+             &err);
+        int r = cart_constraint_schema(&c, lexicon, schema, "schema", &err);
+        json_decref(schema);
+        if (refused[i].names == NULL) {
+            /* Large or without an end: either is fine, as long as it ends in an error or in a
+             * constraint. */
+            cart_constraint_free(r == 0 ? c : NULL);
+            continue;
+        }
+        if (r == 0)
+            fail_msg("%s is taken", refused[i].schema);
+        assert_int_equal(r, CART_EFORMAT);
+        if (strstr(err.msg, refused[i].names) == NULL)
+            fail_msg("%s: \"%s\" does not name %s", refused[i].schema, err.msg, refused[i].names);
+    }
+}
+
+/* For every token: allowed by the mask if and only if its bytes lead somewhere. */
+static void check_mask(struct cart_constraint *c, uint32_t state)
+{
+    struct cart_err err = {0};
+    size_t V = cart_tokenizer_size(vocab.t);
+    const uint64_t *borrowed;
+    uint64_t *mask = malloc((V + 63) / 64 * sizeof *mask);
+    bool complete;
+
+    need(cart_constraint_mask(c, state, &borrowed, &complete, &err), &err);
+    memcpy(mask, borrowed, (V + 63) / 64 * sizeof *mask);
+    for (uint32_t id = 0; id < V; id++) {
+        struct cart_text text = cart_tokenizer_bytes(vocab.t, id);
+        uint32_t next = CART_CONSTRAINT_DEAD;
+        if (!cart_tokenizer_is_special(vocab.t, id) && text.n > 0)
+            need(cart_constraint_feed(c, state, text.data, text.n, &next, &err), &err);
+        if ((next != CART_CONSTRAINT_DEAD) != (mask[id / 64] >> (id % 64) & 1))
+            fail_msg("token %u: the mask says %d", id, (int)(mask[id / 64] >> (id % 64) & 1));
+    }
+    free(mask);
+}
+
+/* Random tokens under the mask, ending as soon as they may; the text, in out. */
+static void wander(struct cart_constraint *c, uint64_t n, bool check, struct cart_buf *out)
+{
+    struct cart_err err = {0};
+    size_t V = cart_tokenizer_size(vocab.t);
+    uint32_t state = cart_constraint_start(c);
+
+    for (uint32_t i = 0; i < 4000; i++) {
+        const uint64_t *mask;
+        bool complete;
+        if (check && i < 12)
+            check_mask(c, state);
+        need(cart_constraint_mask(c, state, &mask, &complete, &err), &err);
+        if (cart_constraint_finished(c, state) || (complete && i > 40))
+            return;
+        uint32_t allowed = 0;
+        uint32_t id = 0;
+        for (uint32_t k = 0; k < V; k++)
+            allowed += mask[k / 64] >> (k % 64) & 1;
+        if (allowed == 0 && complete)
+            return;
+        assert_true(allowed > 0);
+        /* Rather end than go on: closing tokens every other time. */
+        size_t want = cart_rng_below(5, n, CART_RNG_TEST, i, allowed);
+        for (uint32_t k = 0; k < V; k++) {
+            struct cart_text text = cart_tokenizer_bytes(vocab.t, k);
+            if (!(mask[k / 64] >> (k % 64) & 1))
+                continue;
+            bool closes = text.n == 1 && strchr("\"]}", text.data[0]) != NULL;
+            if (want-- == 0 || (closes && i % 2 == 0)) {
+                id = k;
+                break;
+            }
+        }
+        struct cart_text text = cart_tokenizer_bytes(vocab.t, id);
+        need(cart_buf_add(out, text.data, text.n, &err), &err);
+        need(cart_constraint_advance(c, state, id, &state, &err), &err);
+        assert_int_not_equal(state, CART_CONSTRAINT_DEAD);
+    }
+    fail_msg("no end: %.200s", out->data);
+}
+
+static void random_answers_are_json(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
+        struct cart_constraint *c = compile(cases[i].schema);
+        for (uint64_t n = 0; n < 20; n++) {
+            struct cart_buf b = CART_BUF_INIT;
+            struct cart_buf wrapped = CART_BUF_INIT;
+            json_t *v = NULL;
+            wander(c, 100 * i + n, n == 0, &b);
+            need(cart_buf_addf(&wrapped, &err, "[%s]", b.data), &err);
+            int r = cart_json_parse(&v, wrapped.data, wrapped.len, "answer", &err);
+            /* A map may repeat a key, which our strict reader refuses. */
+            if (r < 0 && strstr(err.msg, "duplicate") == NULL)
+                fail_msg("schema %zu: %s: %s", i, b.data, err.msg);
+            assert_int_equal(verdict(c, b.data), 2);
+            json_decref(v);
+            cart_buf_release(&b);
+            cart_buf_release(&wrapped);
+        }
+        cart_constraint_free(c);
+    }
+}
+
+static void tool_calls(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct cart_constraint *c;
+    json_t *tools;
+    static const char text[] = "[{\"type\":\"function\",\"function\":{\"name\":\"add\","
+                               "\"parameters\":{\"type\":\"object\",\"properties\":{"
+                               "\"x\":{\"type\":\"integer\"}},\"required\":[\"x\"]}}},{\"type\":"
+                               "\"function\",\"function\":{\"name\":\"now\"}}]";
+    struct cart_constraint_calls calls = {NULL, NULL, "<tool_call>\n", "\n</tool_call>", "\n", 2};
+    uint32_t open = cart_tokenizer_find(vocab.t, "<tool_call>", 11);
+    uint32_t close = cart_tokenizer_find(vocab.t, "</tool_call>", 12);
+
+    need(cart_json_parse(&tools, text, strlen(text), "tools", &err), &err);
+    calls.tools = tools;
+    need(cart_constraint_tools(&c, lexicon, &calls, "tools", &err), &err);
+    /* Only the token opens a call, never its spelling. */
+    const uint64_t *mask;
+    bool complete;
+    uint32_t at = cart_constraint_start(c);
+    need(cart_constraint_mask(c, at, &mask, &complete, &err), &err);
+    size_t allowed = 0;
+    for (size_t i = 0; i < cart_tokenizer_size(vocab.t); i++)
+        allowed += mask[i / 64] >> (i % 64) & 1;
+    assert_int_equal(allowed, 1);
+    assert_true(mask[open / 64] >> (open % 64) & 1);
+    for (int turn = 0; turn < 2; turn++) {
+        static const char *const bodies[] = {"\n{\"name\": \"add\", \"arguments\": {\"x\": 4}}\n",
+                                             "\n{\"name\": \"now\", \"arguments\": {}}\n"};
+        need(cart_constraint_advance(c, at, open, &at, &err), &err);
+        need(cart_constraint_feed(c, at, bodies[turn], strlen(bodies[turn]), &at, &err), &err);
+        need(cart_constraint_advance(c, at, close, &at, &err), &err);
+        assert_int_not_equal(at, CART_CONSTRAINT_DEAD);
+        need(cart_constraint_mask(c, at, &mask, &complete, &err), &err);
+        assert_true(complete);
+        assert_int_equal(cart_constraint_finished(c, at), turn == 1);
+        if (turn == 0)
+            need(cart_constraint_feed(c, at, "\n", 1, &at, &err), &err);
+    }
+    cart_constraint_free(c);
+    calls.only = "now";
+    calls.most = 1;
+    need(cart_constraint_tools(&c, lexicon, &calls, "tools", &err), &err);
+    need(cart_constraint_advance(c, cart_constraint_start(c), open, &at, &err), &err);
+    need(cart_constraint_feed(c, at, "\n{\"name\": \"add\"", 15, &at, &err), &err);
+    assert_int_equal(at, CART_CONSTRAINT_DEAD);
+    cart_constraint_free(c);
+    calls.only = "later";
+    assert_int_equal(cart_constraint_tools(&c, lexicon, &calls, "tools", &err), CART_EFORMAT);
+    assert_non_null(strstr(err.msg, "later"));
+    json_decref(tools);
+}
+
+/* Deep nesting and long strings: states stay few, because stacks and states are kept once. */
+static void automata_stay_small(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct cart_constraint *c;
+    struct cart_buf b = CART_BUF_INIT;
+
+    need(cart_constraint_object(&c, lexicon, &err), &err);
+    need(cart_buf_addf(&b, &err, "{\"a\":"), &err);
+    for (int i = 0; i < 1500; i++)
+        need(cart_buf_addf(&b, &err, "["), &err);
+    need(cart_buf_addf(&b, &err, "\""), &err);
+    for (int i = 0; i < 20000; i++)
+        need(cart_buf_addf(&b, &err, "text \xc3\xa9 "), &err);
+    need(cart_buf_addf(&b, &err, "\""), &err);
+    for (int i = 0; i < 1500; i++)
+        need(cart_buf_addf(&b, &err, "]"), &err);
+    need(cart_buf_addf(&b, &err, "}"), &err);
+    assert_int_equal(verdict(c, b.data), 2);
+    cart_buf_release(&b);
+    cart_constraint_free(c);
+}
+
+int main(void)
+{
+    static const char *const merges[] = {"{ \"", "\" :", "\" }", "t r", "tr u", "tru e", ": Ġ",
+                                         "\" ,", "] }",  "[ [",  "Ã ©", "1 2",  "\\ u",  NULL};
+    static const char *const extra[] = {"<tool_call>", "</tool_call>", NULL};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(texts_match_their_schemas),
+        cmocka_unit_test(what_is_not_enforced_is_refused),
+        cmocka_unit_test(random_answers_are_json),
+        cmocka_unit_test(tool_calls),
+        cmocka_unit_test(automata_stay_small),
+    };
+    struct cart_err err = {0};
+
+    test_vocab_small(&vocab, "qwen2", merges, extra, CART_TOKEN_USER_DEFINED);
+    need(cart_lexicon_new(&lexicon, vocab.t, &err), &err);
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    cart_lexicon_free(lexicon);
+    test_vocab_close(&vocab);
+    return failed;
+}
