@@ -79,8 +79,10 @@ static void log_text(const struct cart_serve_record *r)
     char path[160];
     cart_err_escape(path, sizeof path, r->path, strlen(r->path));
     if (!r->generated) {
-        cart_log(CART_LOG_NOTICE, "%s %s %s %u %.1f ms", r->client, r->method, path, r->status,
-                 1000.0 * r->seconds);
+        /* What monitors ask every second is for -v. */
+        bool watching = strcmp(r->path, "/health") == 0 || strcmp(r->path, "/metrics") == 0;
+        cart_log(watching ? CART_LOG_INFO : CART_LOG_NOTICE, "%s %s %s %u %.1f ms", r->client,
+                 r->method, path, r->status, 1000.0 * r->seconds);
         return;
     }
     const struct cart_usage *u = &r->usage;

@@ -113,6 +113,8 @@ static void finish_call(struct cart_answer *a, struct cart_choice *c, bool close
         c->n_calls++;
     } else {
         /* What the model wrote is no call: the client gets it as it was written. */
+        for (; c->breaks > 0; c->breaks--)
+            cart_wire_add(&c->content, "\n");
         cart_wire_add(&c->content, "<tool_call>");
         cart_wire_bytes(&c->content, c->call.text.data, c->call.text.len);
         if (closed)
@@ -183,9 +185,9 @@ static bool mark(struct cart_answer *a, struct cart_choice *c, uint32_t id, bool
         return true;
     if (c->mode == CART_MODE_CALL)
         finish_call(a, c, id == a->call_close);
-    /* Line breaks after reasoning and between calls are the template's; those of plain text before
-     * a call too. */
-    if (c->mode == CART_MODE_REASONING || next == CART_MODE_CALL)
+    /* Line breaks at the end of reasoning are the template's; those before a call too, if it is
+     * one. */
+    if (c->mode == CART_MODE_REASONING)
         c->breaks = 0;
     c->lead = next == CART_MODE_REASONING || id == a->think_close || id == a->call_close;
     c->mode = next;

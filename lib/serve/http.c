@@ -194,6 +194,14 @@ static bool origin_allowed(const struct cart_serve *s, const char *origin, const
     return listed(s->opt.origins, s->opt.n_origins, origin, strlen(origin));
 }
 
+/* Whoever reaches a Unix socket was let in by the file system, and no browser speaks to it. */
+static bool by_unix_socket(const struct cart_exchange *x)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    return info && info->client_addr && info->client_addr->sa_family == AF_UNIX;
+}
+
 /* ---- routes ---- */
 
 static bool route_fits(const struct cart_route *r, const char *path)
@@ -257,7 +265,7 @@ static void check_header(struct cart_exchange *x)
     } else if (f.hosts > 1 || (f.hosts == 0 && !x->http10)) {
         cart_exchange_error(x, 400, "bad_request", NULL, "expected one Host field, found %u",
                             f.hosts);
-    } else if (!host_allowed(s, f.host)) {
+    } else if (!host_allowed(s, f.host) && !by_unix_socket(x)) {
         cart_exchange_error(x, 403, "host_not_allowed", NULL,
                             "this server answers on loopback names only; --allow-host adds others");
     } else if (origin && !origin_allowed(s, origin, f.host)) {

@@ -245,8 +245,8 @@ static void refuse(struct cart_serve *s, int fd, const struct cart_gate *g)
 }
 
 /* More bytes at the gate. Edge-triggered: they stay in the socket until libmicrohttpd reads them.
- */
-static void look(struct cart_serve *s, int fd)
+ * Who closes before the header is complete will not complete it. */
+static void look(struct cart_serve *s, int fd, uint32_t events)
 {
     char data[CART_GATE_HEADER_MAX + CART_GATE_CHUNK_LINE_MAX];
     struct sockaddr_storage a;
@@ -261,6 +261,8 @@ static void look(struct cart_serve *s, int fd)
     }
     switch (cart_gate_judge(data, (size_t)n, s->opt.max_body, &g)) {
     case CART_GATE_MORE:
+        if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
+            drop(s, fd);
         return;
     case CART_GATE_REFUSE:
         refuse(s, fd, &g);
@@ -450,7 +452,7 @@ static void wait_once(struct cart_serve *s, int ms)
             client_event(s, fd, events[i].events);
             break;
         case AT_GATE:
-            look(s, fd);
+            look(s, fd, events[i].events);
             break;
         default:
             for (ssize_t k = read(fd, bytes, sizeof bytes); k > 0; k--)

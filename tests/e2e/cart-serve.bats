@@ -1,0 +1,389 @@
+# cart-serve as its clients, its operator and strangers meet it. Real client libraries: make check-clients.
+load ../helper/common
+load ../helper/serve
+
+setup() {
+    cart_setup
+    cart_need_tool curl jq
+    cart_tiny qwen3
+    SERVE_PID=
+}
+
+teardown() {
+    serve_kill
+}
+
+HELLO='"messages":[{"role":"user","content":"hello"}],"temperature":0'
+
+make_cartridges() {
+    seq 1 60 | sed 's/$/ sheep in the rain/' > text.txt
+    cart-tokenize -q text.txt > text.tokens
+    cart-init -q -p 12 -o one.safetensors < text.tokens
+    cart-init -q -p 20 --init corpus -o two.safetensors < text.tokens
+}
+
+content() { jq -r '.choices[0].message.content'; }
+
+@test "the synopsis is what -h prints" {
+    cart_need_tool mandoc
+    cart_equal "$(cart_man_synopsis "$CART_ROOT/man/cart-serve.1")" "$(cart_help_usage cart-serve)"
+}
+
+@test "bad use is status 2, a file that is no cartridge 3, one of another model 4" {
+    cart_must_fail 2 cart-serve --port 70000 2>err
+    cart_must_fail 2 cart-serve operand 2>err
+    cart_must_fail 2 cart-serve --port 0 -c nameless 2>err
+    cart_must_fail 2 cart-serve --port 0 --name a:b 2>err
+    cart_must_fail 2 cart-serve --port 0 --default nobody 2>err
+    cart_must_fail 2 cart-serve --no-tcp 2>err
+    : > empty.keys
+    cart_must_fail 2 cart-serve --port 0 --api-key-file empty.keys 2>err
+    echo nonsense > bad.safetensors
+    cart_must_fail 3 cart-serve --port 0 -c "x=bad.safetensors" 2>err
+    cart_has err bad.safetensors
+    make_cartridges
+    cart_tiny llama_tied
+    cart_must_fail 4 cart-serve --port 0 -c x=one.safetensors 2>err
+    cart_has err one.safetensors
+}
+
+@test "--dry-run says what it would take and listens on nothing" {
+    make_cartridges
+    cart-serve --dry-run --port 1 -c one=one.safetensors 2>err
+    cart_has err '1 cartridges'
+    cart_has err 'memory beside the model'
+}
+
+@test "a stream, joined, is the answer" {
+    serve_start
+    post /v1/chat/completions "{$HELLO,\"max_tokens\":12}" > whole
+    post /v1/chat/completions "{$HELLO,\"max_tokens\":12,\"stream\":true,\"stream_options\":{\"include_usage\":true}}" > stream
+    cart_equal "$(sed -n 's/^data: //p' stream | grep -v '^\[DONE' | jq -j '.choices[0].delta.content // empty'; echo .)" \
+        "$(jq -j '.choices[0].message.content' whole; echo .)"
+    cart_equal "$(tail -n 2 stream | head -n 1)" 'data: [DONE]'
+    cart_equal "$(grep -c '"finish_reason":"' stream)" 1
+    cart_equal "$(grep -c '"usage":' stream)" 1
+    cart_equal "$(jq -c '.usage | [.prompt_tokens + .completion_tokens == .total_tokens, .cartridge_tokens]' whole)" '[true,0]'
+    serve_end
+}
+
+@test "each way to name cartridges gives the same rows, and says which" {
+    make_cartridges
+    serve_start -c one=one.safetensors -c two=two.safetensors --default two
+    post /v1/chat/completions "{\"model\":\"m:one\",$HELLO,\"max_tokens\":8}" -D head > by-model
+    post /v1/chat/completions "{\"cartridges\":[\"one\"],$HELLO,\"max_tokens\":8}" > by-field
+    post /v1/chat/completions "{\"cartridges\":[{\"id\":\"two\",\"source\":\"local\"},\"one\"],$HELLO,\"max_tokens\":8}" > both
+    post /v1/chat/completions "{$HELLO,\"max_tokens\":8}" > default
+    post /v1/cartridge/chat/completions "{\"cartridges\":[],$HELLO,\"max_tokens\":8}" > bare
+    cart_equal "$(content < by-model)" "$(content < by-field)"
+    grep -qi '^x-cartridges: one' head
+    cart_equal "$(jq -c '[.cartridges, .cartridge_selection, .usage.cartridge_tokens]' both)" \
+        '[[{"id":"two","rows":20},{"id":"one","rows":12}],"request",32]'
+    cart_equal "$(jq -c '[.cartridges[0].id, .cartridge_selection]' default)" '["two","default"]'
+    cart_equal "$(jq -c '[.cartridges, .usage.cartridge_tokens]' bare)" '[[],0]'
+    cart_equal "$(get /v1/models | jq -c '[.data[].id]')" '["m","m:one","m:two"]'
+    cart_equal "$(get /v1/models/m:two | jq -c '[.meta.p, (.meta.corpus | length > 8), (.meta.fingerprint.weights | length > 8)]')" \
+        '[20,true,true]'
+    cart_equal "$(post /v1/chat/completions "{\"cartridges\":[\"no\"],$HELLO}" | jq -r .error.code)" cartridge_not_found
+    cart_equal "$(post /v1/chat/completions "{\"model\":\"m:no\",$HELLO}" | jq -r .error.code)" model_not_found
+    cart_equal "$(post /v1/chat/completions "{\"cartridges\":[\"../one\"],$HELLO}" | jq -r .error.code)" cartridge_not_found
+    serve_end
+}
+
+@test "a directory is read again on HUP and on request; a cartridge can be loaded and dropped" {
+    make_cartridges
+    mkdir store
+    cp one.safetensors store/one.cartridge.safetensors
+    serve_start -d store
+    cart_equal "$(get /v1/cartridges | jq -c '[.data[] | [.id, .p]]')" '[["one",12]]'
+    cp two.safetensors store/two.safetensors
+    echo nonsense > store/bad.safetensors
+    kill -HUP "$SERVE_PID"
+    until_metric cartridges 2
+    cart_has serve.log 'cartridge bad: not loaded'
+    rm store/one.cartridge.safetensors store/bad.safetensors
+    cart_equal "$(post /v1/cartridges/reload '{}' | jq .cartridges)" 1
+    cart_equal "$(post /v1/cartridges '{"name":"again","file":"two.safetensors"}' | jq -c '[.id, .p]')" '["again",20]'
+    cart_equal "$(post /v1/chat/completions "{\"model\":\"m:again\",$HELLO,\"max_tokens\":2}" | jq .usage.cartridge_tokens)" 20
+    cart_equal "$(get /v1/cartridges/again -X DELETE | jq -c .deleted)" true
+    cart_equal "$(status_of get /v1/cartridges/again -X DELETE)" 404
+    cart_equal "$(post /v1/cartridges '{"name":"x","file":"../one.safetensors"}' | jq -r .error.param)" file
+    cart_equal "$(status_of post /v1/cartridges '{"name":"none"}')" 404
+    serve_end
+}
+
+@test "a cartridge that is dropped stays with the answer that uses it" {
+    make_cartridges
+    mkdir store
+    cp one.safetensors store/
+    serve_start -d store
+    post /v1/chat/completions "{\"model\":\"m:one\",$HELLO,\"max_tokens\":40}" > before
+    post /v1/chat/completions "{\"model\":\"m:one\",$HELLO,\"max_tokens\":40,\"stream\":true}" > during &
+    local client=$!
+    rm store/one.safetensors
+    post /v1/cartridges/reload '{}' > /dev/null
+    wait "$client"
+    # The drop may have come first; then the request was refused, and that is all right too.
+    if grep -q DONE during; then
+        cart_equal "$(sed -n 's/^data: {/{/p' during | jq -j '.choices[0].delta.content // empty'; echo .)" \
+            "$(jq -j '.choices[0].message.content' before; echo .)"
+    else
+        cart_has during model_not_found
+    fi
+    cart_equal "$(status_of post /v1/chat/completions "{\"model\":\"m:one\",$HELLO}")" 404
+    serve_end
+}
+
+@test "keys are asked for everywhere but at health and the page" {
+    printf '# team\nsecret-1\nsecret-2\n' > keys
+    CART_API_KEY=env-key serve_start --api-key-file keys
+    cart_equal "$(status_of get /health)" 200
+    cart_equal "$(status_of get /)" 200
+    cart_equal "$(status_of get /metrics)" 401
+    cart_equal "$(status_of get /v1/models)" 401
+    cart_equal "$(status_of get /v1/models -H 'Authorization: Bearer secret')" 401
+    cart_equal "$(get /v1/models -H 'Authorization: Bearer wrong' | jq -r .error.code)" invalid_api_key
+    cart_equal "$(status_of get /v1/models -H 'Authorization: Bearer secret-2')" 200
+    cart_equal "$(status_of get /v1/models -H 'x-api-key: env-key')" 200
+    serve_end
+    ! grep -q secret serve.log
+}
+
+@test "foreign hosts and origins are refused, loopback and named ones are not" {
+    serve_start --cors-origin https://ui.example --allow-host proxy.example
+    cart_equal "$(status_of get /v1/models -H 'Host: evil.example')" 403
+    cart_equal "$(status_of get /v1/models -H 'Host: proxy.example')" 200
+    cart_equal "$(status_of get /v1/models -H 'Origin: http://evil.example')" 403
+    cart_equal "$(status_of get /v1/models -H 'Origin: null')" 403
+    get /v1/models -H 'Origin: http://localhost:3000' -D head > /dev/null
+    grep -qi '^access-control-allow-origin: http://localhost:3000' head
+    get /v1/chat/completions -X OPTIONS -H 'Origin: https://ui.example' -H 'Access-Control-Request-Headers: x-a' -D head > /dev/null
+    grep -q '^HTTP/1.1 204' head
+    grep -qi '^access-control-allow-headers: x-a' head
+    serve_end
+}
+
+@test "a full queue is 429 with Retry-After, a large body 413, an endless prompt 400 with its numbers" {
+    serve_start --slots 1 --queue 1 --max-body 4096 --ctx 128 --draft 0
+    local i
+    for i in 1 2 3 4 5 6 7 8; do
+        post /v1/completions '{"prompt":["a","b","c","d"],"max_tokens":100,"ignore_eos":true}' -D "head.$i" > "out.$i" &
+    done
+    for i in 1 2 3 4 5 6 7 8; do wait -n || true; done
+    grep -q '^HTTP/1.1 429' head.*
+    grep -qi '^retry-after: 1' $(grep -l '^HTTP/1.1 429' head.* | head -n 1)
+    head -c 5000 /dev/zero | tr '\0' 'x' > large
+    cart_equal "$(status_of get /v1/completions -d @large)" 413
+    cart_equal "$(status_of get /v1/completions -d @large -H 'Transfer-Encoding: chunked')" 413
+    post /v1/completions "{\"prompt\":\"$(head -c 2000 large)\"}" > long
+    cart_equal "$(jq -c '.error | [.code, .n_ctx, .n_cartridge_rows, (.n_prompt_tokens > 128)]' long)" \
+        '["context_length_exceeded",128,0,true]'
+    serve_end
+}
+
+@test "a client that leaves frees its place, one that closes its side is answered" {
+    cart_need_tool python3
+    serve_start --slots 1 --ctx 512 --draft 0
+    python3 - "${SERVE_URL##*:}" > answer <<'PY'
+import json, socket, sys, time
+body = json.dumps({"prompt": "a", "max_tokens": 400, "ignore_eos": True}).encode()
+raw = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+address = ("127.0.0.1", int(sys.argv[1]))
+gone = [socket.create_connection(address) for _ in range(6)]
+for s in gone:
+    s.sendall(raw)
+time.sleep(0.3)
+for s in gone:
+    s.close()
+s = socket.create_connection(address)
+s.sendall(raw.replace(b"400", b" 10"))
+s.shutdown(socket.SHUT_WR)
+data = b""
+while more := s.recv(65536):
+    data += more
+print(data.decode())
+PY
+    cart_has answer 'HTTP/1.1 200'
+    cart_has answer '"finish_reason":"length"'
+    until_metric requests_running 0
+    cart_equal "$(metric requests_waiting)" 0
+    serve_end
+    cart_has serve.log ' 499 '
+}
+
+@test "TERM: what is under way ends, what comes is refused, the exit status is 0" {
+    serve_start --slots 1 --draft 0
+    post /v1/completions '{"prompt":"a","n":20,"max_tokens":500,"ignore_eos":true,"stream":true}' > stream &
+    local client=$!
+    until_metric requests_running 1
+    kill -TERM "$SERVE_PID"
+    sleep 0.2
+    cart_equal "$(status_of get /health)" 503
+    cart_equal "$(post /v1/completions '{"prompt":"a"}' | jq -r .error.code)" shutting_down
+    wait "$client"
+    cart_equal "$(tail -n 2 stream | head -n 1)" 'data: [DONE]'
+    cart_equal "$(grep -c '"finish_reason":"length"' stream)" 20
+    local status=0
+    wait "$SERVE_PID" || status=$?
+    SERVE_PID=
+    cart_equal "$status" 0
+}
+
+@test "a second TERM cuts off; a cut stream says so" {
+    serve_start --slots 1 --draft 0
+    post /v1/completions '{"prompt":"a","n":128,"max_tokens":500,"ignore_eos":true,"stream":true}' > stream &
+    local client=$! status=0
+    until_metric requests_running 1
+    kill -TERM "$SERVE_PID"
+    sleep 0.1
+    kill -TERM "$SERVE_PID"
+    wait "$SERVE_PID" || status=$?
+    SERVE_PID=
+    cart_equal "$status" 0
+    wait "$client"
+    cart_has stream '"code":"shutting_down"'
+    [ "$(grep -c '"finish_reason":"' stream || true)" -lt 128 ]
+}
+
+@test "a Unix socket, and one that a killed server left behind" {
+    cart-serve --name m --no-tcp --unix sock 2>serve.log 3>&- &
+    SERVE_PID=$!
+    until [ -S sock ]; do sleep 0.05; done
+    sleep 0.2
+    cart_equal "$(curl -s --unix-socket sock http://any/v1/models | jq -r '.data[0].id')" m
+    cart_must_fail 5 cart-serve --no-tcp --unix sock 2>err
+    cart_has err 'another server'
+    kill -KILL "$SERVE_PID"
+    wait "$SERVE_PID" || true
+    cart-serve --name m --no-tcp --unix sock 2>serve.log 3>&- &
+    SERVE_PID=$!
+    until grep -q ready serve.log; do sleep 0.05; done
+    cart_equal "$(curl -s --unix-socket sock http://any/health)" '{"status":"ok"}'
+    serve_end
+    [ ! -e sock ]
+}
+
+@test "a socket from systemd" {
+    cart_need_tool python3
+    cat > activate.py <<'PY'
+import os, socket, sys
+s = socket.socket()
+s.bind(("127.0.0.1", 0))
+s.listen(8)
+print(s.getsockname()[1], flush=True)
+os.dup2(s.fileno(), 3)
+os.set_inheritable(3, True)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1")
+os.execvp(sys.argv[1], sys.argv[1:])
+PY
+    python3 activate.py cart-serve --name m > port 2> serve.log 3>&- &
+    SERVE_PID=$!
+    until [ -s port ]; do sleep 0.05; done
+    SERVE_URL=http://127.0.0.1:$(cat port)
+    cart_equal "$(get /health)" '{"status":"ok"}'
+    serve_end
+}
+
+@test "logs for people and for machines, events in CART_TRACE" {
+    export CART_TRACE=$PWD/trace
+    serve_start --log-format json
+    post /v1/chat/completions "{$HELLO,\"max_tokens\":4}" -H 'X-Request-Id: mine-1' -D head > /dev/null
+    grep -qi '^x-request-id: mine-1' head
+    serve_end
+    cart_equal "$(grep '^{' serve.log | jq -c 'select(.id == "mine-1") | [.status, .path, .completion_tokens, .finish, .model]')" \
+        '[200,"/v1/chat/completions",4,"length","m"]'
+    cart_equal "$(jq -c 'select(.event == "request") | [.id, .tool]' trace)" '["mine-1","cart-serve"]'
+    serve_start
+    post /v1/chat/completions "{$HELLO,\"max_tokens\":4}" > /dev/null
+    serve_end
+    grep -q 'POST /v1/chat/completions 200 .*answer 4 length' serve.log
+}
+
+@test "metrics are Prometheus text: each with HELP and TYPE, histograms that add up" {
+    serve_start
+    post /v1/chat/completions "{$HELLO,\"max_tokens\":4}" > /dev/null
+    get /metrics > metrics
+    awk '/^# HELP/ { help[$3] = 1; next } /^# TYPE/ { type[$3] = $4; next }
+        { name = $1; sub(/\{.*/, "", name); base = name; sub(/_(bucket|sum|count)$/, "", base)
+          if (type[base] == "histogram") name = base
+          if (!(name in help) || !(name in type)) { print "no HELP or TYPE: " name; bad = 1 }
+          if (type[name] == "counter" && name !~ /_total$/) { print "counter without _total: " name; bad = 1 }
+          if ($0 !~ /^[a-z_]+(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? [-+0-9.e]+$/) { print "malformed: " $0; bad = 1 } }
+        END { exit bad }' metrics
+    cart_equal "$(metric generated_tokens_total)" 4
+    cart_equal "$(sed -n 's/^cart_time_to_first_token_seconds_count //p' metrics)" 1
+    serve_end
+}
+
+@test "completions: lists, ids, echo and logprobs; embeddings: both forms; tokenize and back" {
+    serve_start
+    post /v1/completions '{"prompt":[[1,2,3],[4]],"max_tokens":0,"echo":true,"logprobs":1}' > scored
+    cart_equal "$(jq -c '[.choices[] | .logprobs.token_logprobs | length], [.choices[].logprobs.token_logprobs[0]]' scored)" \
+        $'[3,1]\n[null,null]'
+    post /v1/embeddings '{"input":["a","b"]}' > floats
+    post /v1/embeddings '{"input":["a","b"],"encoding_format":"base64"}' > base64
+    cart_equal "$(jq '.data | length' floats)" 2
+    cart_equal "$(jq -r '.data[1].embedding' base64 | base64 -d | od -An -v -t f4 -w4 | awk '{ printf "%.5f\n", $1 }' | head -n 4)" \
+        "$(jq -r '.data[1].embedding[]' floats | awk '{ printf "%.5f\n", $1 }' | head -n 4)"
+    cart_equal "$(jq '[.data[0].embedding[] | . * .] | add | . > 0.9999 and . < 1.0001' floats)" true
+    post /tokenize '{"content":"h\u00e9 \ud83d\ude00!"}' | jq -c '{tokens: .tokens}' > ids
+    cart_equal "$(post /detokenize "$(cat ids)" | jq -c .content)" '"hé 😀!"'
+    cart_equal "$(post /apply-template "{$HELLO}" | jq -c .prompt | grep -c hello)" 1
+    cart_equal "$(post /v1/chat/completions/input_tokens "{$HELLO}" | jq '.input_tokens > 3')" true
+    serve_end
+}
+
+@test "the page is one file that loads nothing from elsewhere" {
+    serve_start
+    get / -D head > page
+    grep -qi '^content-type: text/html' head
+    cart_equal "$(get / | cmp - "$CART_ROOT/lib/serve/page.html" && echo same)" same
+    ! grep -qE '(src|href)=|url\(|@import|https?://' page
+    serve_end
+}
+
+@test "crafted requests: every verdict" {
+    cart_need_tool python3
+    cart_need "$CART_SHARED/data/http-crafted/raw-requests.jsonl"
+    serve_start --ctx 64 --timeout 2
+    python3 "$CART_ROOT/tests/helper/http_crafted.py" "${SERVE_URL#http://}" raw \
+        "$CART_SHARED/data/http-crafted/raw-requests.jsonl" > raw || { grep -A1 '^not' raw >&2; false; }
+    cart_equal "$(tail -n 1 raw)" '# 48 of 48'
+    python3 "$CART_ROOT/tests/helper/http_crafted.py" "${SERVE_URL#http://}" bodies \
+        "$CART_SHARED/data/http-crafted/chat-bodies.jsonl" > bodies || { grep -A1 '^not' bodies >&2; false; }
+    cart_equal "$(tail -n 1 bodies)" '# 74 of 74'
+    serve_end
+}
+
+@test "hundreds of idle and slow connections leave the others alone, and no descriptor behind" {
+    cart_need_tool python3
+    serve_start --connections 200 --timeout 2
+    local before
+    before=$(ls "/proc/$SERVE_PID/fd" | wc -l)
+    python3 - "${SERVE_URL##*:}" <<'PY'
+import http.client, socket, sys, time
+address = ("127.0.0.1", int(sys.argv[1]))
+idle = [socket.create_connection(address) for _ in range(300)]
+for s in idle[::3]:
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: a")
+worst = 0
+for _ in range(20):
+    t = time.time()
+    c = http.client.HTTPConnection(*address, timeout=5)
+    c.request("GET", "/health")
+    assert c.getresponse().status == 200
+    c.close()
+    worst = max(worst, time.time() - t)
+assert worst < 1, worst
+time.sleep(3)
+for s in idle:
+    s.settimeout(1)
+    try:
+        assert s.recv(10) == b""
+    except ConnectionResetError:
+        pass
+PY
+    sleep 0.5
+    [ "$(ls "/proc/$SERVE_PID/fd" | wc -l)" -le "$((before + 2))" ]
+    serve_end
+}

@@ -1,0 +1,300 @@
+/* serve/answer.h: made-up tokens become answers. A stream, joined, is the answer without a stream;
+ * characters are whole, stop strings never shown, marks told apart from text that spells them, and
+ * every byte sent is valid JSON. */
+#include "base/json.h"
+#include "model/model.h"
+#include "serve/answer.h"
+#include "serve/metrics.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MODEL "tests/golden/tiny/qwen3.gguf"
+
+/* Ids that stand for marks in these tests. */
+enum { THINK = 300, END_THINK, CALL, END_CALL };
+
+static struct cart_serve serve;
+static struct cart_model *model;
+
+static int setup(void **state)
+{
+    struct cart_err err = {0};
+    (void)state;
+    if (cart_model_open(&model, MODEL, NULL, &err) < 0 ||
+        cart_metrics_new(&serve.metrics, &err) < 0)
+        return -1;
+    serve.model = model;
+    serve.opt.name = "m";
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    cart_metrics_free(serve.metrics);
+    cart_model_close(model);
+    return 0;
+}
+
+static struct cart_exchange *exchange(void)
+{
+    struct cart_exchange *x = calloc(1, sizeof *x);
+    assert_non_null(x);
+    pthread_mutex_init(&x->lock, NULL);
+    x->serve = &serve;
+    x->holders = 1;
+    x->record.finish = x->record.cartridges = "";
+    strcpy(x->id, "req-test");
+    return x;
+}
+
+struct made {
+    char text[512], thought[512], finish[16];
+    char name[64], arguments[256];
+    size_t calls, logprobs, frames;
+};
+
+static void append(char *to, size_t cap, const json_t *v)
+{
+    size_t n = strlen(to);
+    if (json_is_string(v)) {
+        assert_true(n + json_string_length(v) < cap);
+        memcpy(to + n, json_string_value(v), json_string_length(v) + 1);
+    }
+}
+
+static void read_message(struct made *m, const json_t *choice, const json_t *message)
+{
+    const json_t *calls = json_object_get(message, "tool_calls");
+    append(m->text, sizeof m->text, json_object_get(message, "content"));
+    append(m->text, sizeof m->text, json_object_get(choice, "text"));
+    append(m->thought, sizeof m->thought, json_object_get(message, "reasoning_content"));
+    for (size_t i = 0; i < json_array_size(calls); i++) {
+        const json_t *call = json_array_get(calls, i), *fn = json_object_get(call, "function");
+        m->calls += json_object_get(call, "id") != NULL;
+        append(m->name, sizeof m->name, json_object_get(fn, "name"));
+        append(m->arguments, sizeof m->arguments, json_object_get(fn, "arguments"));
+    }
+    m->logprobs += json_array_size(json_object_get(json_object_get(choice, "logprobs"), "content"));
+    m->logprobs += json_array_size(json_object_get(json_object_get(choice, "logprobs"), "tokens"));
+    const json_t *finish = json_object_get(choice, "finish_reason");
+    if (json_is_string(finish)) {
+        assert_string_equal(m->finish, "");
+        append(m->finish, sizeof m->finish, finish);
+    }
+}
+
+static void read_whole(struct made *m, const struct cart_exchange *x)
+{
+    json_t *v = NULL;
+    struct cart_err err = {0};
+    if (cart_json_parse(&v, x->out.data, x->out.len, "answer", &err) < 0)
+        fail_msg("%s", err.msg);
+    const json_t *choice = json_array_get(json_object_get(v, "choices"), 0);
+    read_message(m, choice, json_object_get(choice, "message"));
+    json_decref(v);
+}
+
+static void read_frames(struct made *m, const struct cart_exchange *x)
+{
+    const char *p = x->out.data, *end = p + x->out.len;
+    bool done = false;
+    while (p < end) {
+        const char *stop = strstr(p, "\n\n");
+        assert_non_null(stop);
+        assert_memory_equal(p, "data: ", 6);
+        assert_null(memchr(p, '\n', (size_t)(stop - p)));
+        assert_false(done);
+        done = strncmp(p, "data: [DONE]", 12) == 0;
+        if (!done) {
+            json_t *v = NULL;
+            assert_int_equal(cart_json_parse(&v, p + 6, (size_t)(stop - p - 6), "frame", NULL), 0);
+            const json_t *choice = json_array_get(json_object_get(v, "choices"), 0);
+            read_message(m, choice, json_object_get(choice, "delta"));
+            m->frames++;
+            json_decref(v);
+        }
+        p = stop + 2;
+    }
+    assert_true(done);
+}
+
+/* The tokens of one choice; stops and marks as given. The value says whether a stop string came. */
+static bool make(struct made *m, const uint32_t *ids, size_t n, bool stream, bool chat,
+                 const char *stop, bool calls)
+{
+    struct cart_exchange *x = exchange();
+    struct cart_sampling_params params = {.n = 1, .top_p = 1};
+    struct cart_selection sel = {.model = "m", .how = "default"};
+    struct cart_answer *a = NULL;
+    const struct cart_answer_options o = {
+        .chat = chat, .stream = stream, .logprobs = true, .marks = calls, .calls = calls, .n = 1};
+    bool stopped = false;
+    if (stop)
+        params.stops = (struct cart_stops){.items = {{stop, strlen(stop)}}, .n = 1};
+    assert_true(cart_answer_new(&a, x, 1, &o, json_object(), &params, &sel));
+    a->think_open = THINK;
+    a->think_close = END_THINK;
+    a->call_open = CALL;
+    a->call_close = END_CALL;
+    for (size_t i = 0; i < n && !stopped; i++) {
+        struct cart_event e = {.type = CART_EVENT_TOKEN,
+                               .id = ids[i],
+                               .bytes = cart_tokenizer_bytes(cart_model_tokenizer(model), ids[i]),
+                               .has_logprob = true,
+                               .logprob = i == 1 ? -INFINITY : -0.5f};
+        stopped = !a->group.on_event(&a->group, 0, &e);
+    }
+    const struct cart_event finish = {.type = CART_EVENT_FINISH,
+                                      .finish = stopped ? CART_SERVE_CALLER : CART_SERVE_STOP};
+    a->group.on_event(&a->group, 0, &finish);
+    a->group.on_done(&a->group);
+    memset(m, 0, sizeof *m);
+    if (stream)
+        read_frames(m, x);
+    else
+        read_whole(m, x);
+    cart_exchange_release(x);
+    return stopped;
+}
+
+static size_t encode(uint32_t *ids, const char *bytes, size_t n)
+{
+    const struct cart_tokenizer *t = cart_model_tokenizer(model);
+    struct cart_ids out = CART_IDS_INIT;
+    assert_int_equal(cart_tokenizer_encode(t, bytes, n, 0, &out, NULL, NULL), 0);
+    memcpy(ids, out.data, out.n * sizeof *ids);
+    n = out.n;
+    cart_ids_release(&out);
+    return n;
+}
+
+/* The same tokens with and without a stream; expected is the text. */
+static void check_text(const char *bytes, const char *stop, const char *expected, bool stops)
+{
+    uint32_t ids[256];
+    size_t n = encode(ids, bytes, strlen(bytes));
+    for (int chat = 0; chat < 2; chat++) {
+        struct made whole, streamed;
+        assert_int_equal(make(&whole, ids, n, false, chat, stop, false), stops);
+        assert_int_equal(make(&streamed, ids, n, true, chat, stop, false), stops);
+        assert_string_equal(whole.text, expected);
+        assert_string_equal(streamed.text, expected);
+        assert_string_equal(whole.finish, "stop");
+        assert_string_equal(streamed.finish, "stop");
+        assert_int_equal(whole.logprobs, streamed.logprobs);
+        assert_true(stops ? whole.logprobs < n : whole.logprobs == n);
+    }
+}
+
+static void test_text(void **state)
+{
+    (void)state;
+    check_text("plain", NULL, "plain", false);
+    check_text("caf\xc3\xa9 \xf0\x9f\x98\x80\xe2\x80\x8d!", NULL,
+               "caf\xc3\xa9 \xf0\x9f\x98\x80\xe2\x80\x8d!", false);
+    check_text("a\xff"
+               "b",
+               NULL,
+               "a\xef\xbf\xbd"
+               "b",
+               false);
+    check_text("cut \xf0\x9f", NULL, "cut \xef\xbf\xbd", false);
+    check_text("real \xef\xbf\xbd one", NULL, "real \xef\xbf\xbd one", false);
+    check_text("line\n\nUser: hi", "\nUser:", "line\n", true);
+    check_text("line\nUser; hi", "\nUser:", "line\nUser; hi", false);
+    check_text("END", "END", "", true);
+    check_text("spells <think> and <tool_call>", NULL, "spells <think> and <tool_call>", false);
+    check_text("quotes \" and \\ and \t", NULL, "quotes \" and \\ and \t", false);
+}
+
+static void test_calls(void **state)
+{
+    static const char before[] = "Let me see.\n",
+                      call[] = "\n{\"name\": \"f\", \"arguments\": {\"a\": \"\\u00e9}\"}}\n",
+                      thought[] = "\nhm\nso\n";
+    uint32_t ids[256];
+    size_t n = 0;
+    (void)state;
+    ids[n++] = THINK;
+    n += encode(ids + n, thought, strlen(thought));
+    ids[n++] = END_THINK;
+    n += encode(ids + n, "\n\n", 2);
+    n += encode(ids + n, before, strlen(before));
+    for (int i = 0; i < 2; i++) {
+        ids[n++] = CALL;
+        n += encode(ids + n, call, strlen(call));
+        ids[n++] = END_CALL;
+        n += encode(ids + n, "\n", 1);
+    }
+    for (int stream = 0; stream < 2; stream++) {
+        struct made m;
+        assert_false(make(&m, ids, n, stream, true, "}", true));
+        assert_string_equal(m.thought, "hm\nso");
+        assert_string_equal(m.text, "Let me see.");
+        assert_string_equal(m.name, "ff");
+        assert_string_equal(m.arguments, "{\"a\": \"\\u00e9}\"}{\"a\": \"\\u00e9}\"}");
+        assert_int_equal(m.calls, 2);
+        assert_string_equal(m.finish, "tool_calls");
+        assert_int_equal(m.logprobs, n);
+    }
+}
+
+/* What only begins like a call, or is none, is the client's to see. */
+static void test_no_call(void **state)
+{
+    uint32_t ids[64];
+    size_t n = 0;
+    (void)state;
+    n += encode(ids, "a\n", 2);
+    ids[n++] = CALL;
+    n += encode(ids + n, "nonsense", 8);
+    ids[n++] = END_CALL;
+    for (int stream = 0; stream < 2; stream++) {
+        struct made m;
+        make(&m, ids, n, stream, true, NULL, true);
+        assert_string_equal(m.text, "a\n<tool_call>nonsense</tool_call>");
+        assert_int_equal(m.calls, 0);
+        assert_string_equal(m.finish, "stop");
+        make(&m, ids, n - 1, stream, true, NULL, true);
+        assert_string_equal(m.text, "a\n<tool_call>nonsense");
+    }
+}
+
+/* A reader that takes nothing has a bounded backlog; then the answer is cut off, and says so. */
+static void test_slow_reader(void **state)
+{
+    struct cart_exchange *x = exchange();
+    static char block[65536];
+    size_t n = 0;
+    (void)state;
+    memset(block, 'x', sizeof block);
+    while (cart_exchange_push(x, block, sizeof block))
+        assert_true(++n < 1000);
+    assert_true(n * sizeof block >= CART_EXCHANGE_BACKLOG);
+    assert_true(x->out.len <= CART_EXCHANGE_BACKLOG + 2 * sizeof block);
+    cart_exchange_error(x, 503, "reader_too_slow", NULL, "slow");
+    assert_true(x->ended);
+    static const char tail[] = "\n\ndata: [DONE]\n\n";
+    assert_memory_equal(x->out.data + x->out.len - (sizeof tail - 1), tail, sizeof tail - 1);
+    cart_exchange_release(x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_no_call),
+        cmocka_unit_test(test_slow_reader),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

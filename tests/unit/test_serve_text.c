@@ -1,0 +1,245 @@
+/* serve: JSON written by hand, stop strings over any cut of the text, tool calls over any cut,
+ * keys. */
+#include "serve/calls.h"
+#include "serve/keys.h"
+#include "serve/stops.h"
+#include "serve/wire.h"
+
+#include "base/json.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+/* ---- wire ---- */
+
+static void check_string(const char *text, size_t n, const char *expected)
+{
+    struct cart_wire w = CART_WIRE_INIT;
+    json_t *v = NULL;
+    cart_wire_string(&w, text, n);
+    assert_int_equal(w.r, 0);
+    assert_int_equal(cart_json_parse(&v, w.b.data, w.b.len, "string", NULL), 0);
+    assert_int_equal(json_string_length(v), strlen(expected));
+    assert_memory_equal(json_string_value(v), expected, strlen(expected));
+    json_decref(v);
+    cart_wire_release(&w);
+}
+
+static void test_wire_string(void **state)
+{
+    (void)state;
+    check_string("", 0, "");
+    check_string("a\"b\\c/\n\t\x01", 9, "a\"b\\c/\n\t\x01");
+    check_string("\xc3\xa9\xf0\x9f\x98\x80", 6, "\xc3\xa9\xf0\x9f\x98\x80");
+    check_string("a\xff"
+                 "b",
+                 3,
+                 "a\xef\xbf\xbd"
+                 "b");
+    check_string("\xe6\xad", 2, "\xef\xbf\xbd");
+    check_string("\xf0\x9f"
+                 "a",
+                 3,
+                 "\xef\xbf\xbd"
+                 "a");
+    check_string("\xed\xa0\x80", 3, "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
+    check_string("\xc0\x80", 2, "\xef\xbf\xbd\xef\xbf\xbd");
+}
+
+/* Any two bytes between others are one valid JSON string. */
+static void test_wire_any_bytes(void **state)
+{
+    (void)state;
+    for (unsigned i = 0; i < 65536; i++) {
+        const char text[4] = {'a', (char)(i & 0xff), (char)(i >> 8), 'z'};
+        struct cart_wire w = CART_WIRE_INIT;
+        cart_wire_string(&w, text, 4);
+        json_t *v = json_loadb(w.b.data, w.b.len, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        if (!v)
+            fail_msg("bytes %04x: <%s>", i, w.b.data);
+        json_decref(v);
+        cart_wire_release(&w);
+    }
+}
+
+static void test_wire_real(void **state)
+{
+    (void)state;
+    static const float values[] = {0.0f,    -0.1f,       1.0f,        -1e-30f,
+                                   3.4e38f, 0.33333334f, -12.074742f, 1e10f};
+    for (size_t i = 0; i < CART_COUNTOF(values); i++) {
+        struct cart_wire w = CART_WIRE_INIT;
+        cart_wire_real(&w, (double)values[i]);
+        json_t *v = json_loadb(w.b.data, w.b.len, JSON_DECODE_ANY, NULL);
+        assert_true(json_is_real(v));
+        assert_true((float)json_real_value(v) == values[i]);
+        json_decref(v);
+        cart_wire_release(&w);
+    }
+    struct cart_wire w = CART_WIRE_INIT;
+    cart_wire_real(&w, -INFINITY);
+    assert_string_equal(w.b.data, "-9999.0");
+    cart_wire_release(&w);
+}
+
+/* ---- stop strings ---- */
+
+/* The text in pieces of the given size; what is shown before each push is a beginning of what is
+ * shown in the end. */
+static void run_stops(const char *text, const struct cart_stops *stops, size_t piece,
+                      const char *shown, bool stops_here)
+{
+    struct cart_stop_scan s = {CART_BUF_INIT};
+    struct cart_buf out = CART_BUF_INIT;
+    bool hit = false;
+    for (size_t at = 0; at < strlen(text) && !hit; at += piece) {
+        size_t n = strlen(text) - at < piece ? strlen(text) - at : piece;
+        assert_int_equal(cart_stop_push(&s, stops, text + at, n, &out, &hit, NULL), 0);
+        assert_true(out.len <= strlen(shown));
+        if (out.len)
+            assert_memory_equal(out.data, shown, out.len);
+        /* Held back is only what may become a stop string: less than the longest. */
+        assert_true(s.held.len < 8);
+    }
+    if (!hit)
+        assert_int_equal(cart_stop_flush(&s, &out, NULL), 0);
+    assert_int_equal(hit, stops_here);
+    assert_int_equal(out.len, strlen(shown));
+    if (out.len)
+        assert_memory_equal(out.data, shown, out.len);
+    cart_buf_release(&out);
+    cart_stop_release(&s);
+}
+
+static void test_stops(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *stops[4], *text, *shown;
+        bool hit;
+    } cases[] = {
+        {{"\nUser:"}, "yes\nUser: no", "yes", true},
+        {{"\nUser:"}, "yes\nUser; no", "yes\nUser; no", false},
+        {{"\nUser:"}, "yes\nUs", "yes\nUs", false},
+        {{"\nUser:"}, "\nUser:", "", true},
+        {{"\nUser:"}, "\n\nUser:", "\n", true},
+        {{"ab", "abc"}, "xxabc", "xx", true},
+        {{"abc", "b"}, "xxab", "xxa", true},
+        {{"aab"}, "aaaab!", "aa", true},
+        {{"abab"}, "abaabab.", "aba", true},
+        {{"END", "Done"}, "EN Don END", "EN Don ", true},
+        {{"\xc3\xa9"}, "caf\xc3\xa8 caf\xc3\xa9", "caf\xc3\xa8 caf", true},
+        {{NULL}, "anything", "anything", false},
+    };
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
+        struct cart_stops stops = {.n = 0};
+        for (size_t k = 0; k < 4 && cases[i].stops[k]; k++)
+            stops.items[stops.n++] =
+                (struct cart_text){cases[i].stops[k], strlen(cases[i].stops[k])};
+        for (size_t piece = 1; piece <= 12; piece++)
+            run_stops(cases[i].text, &stops, piece, cases[i].shown, cases[i].hit);
+    }
+}
+
+/* ---- tool calls ---- */
+
+static void run_call(const char *text, size_t piece, bool closed, const char *name,
+                     const char *arguments)
+{
+    struct cart_call_scan s = {0};
+    struct cart_call_delta d;
+    struct cart_buf got = CART_BUF_INIT;
+    size_t begun = 0;
+    for (size_t at = 0; at < strlen(text); at += piece) {
+        size_t n = strlen(text) - at < piece ? strlen(text) - at : piece;
+        assert_int_equal(cart_call_push(&s, text + at, n, &d, NULL), 0);
+        begun += d.begun;
+        assert_true(d.n == 0 || begun == 1);
+        assert_int_equal(cart_buf_add(&got, d.arguments ? d.arguments : "", d.n, NULL), 0);
+    }
+    bool is = cart_call_finish(&s, closed, &d);
+    assert_int_equal(is, name != NULL);
+    if (is) {
+        begun += d.begun;
+        assert_int_equal(cart_buf_add(&got, d.arguments ? d.arguments : "", d.n, NULL), 0);
+        assert_int_equal(begun, 1);
+        assert_string_equal(s.name.data, name);
+        assert_string_equal(got.data, arguments);
+    }
+    cart_buf_release(&got);
+    cart_call_release(&s);
+}
+
+static void test_calls(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *name, *arguments;
+        bool closed;
+    } cases[] = {
+        {"\n{\"name\": \"f\", \"arguments\": {\"a\": [1, {\"b\": \"}\"}]}}\n", "f",
+         "{\"a\": [1, {\"b\": \"}\"}]}", true},
+        {"{\"name\":\"get_it\",\"arguments\":{}}", "get_it", "{}", true},
+        {"{\"name\": \"q\\u0041\", \"arguments\": {\"s\": \"\\\"}\\\\\"}}", "qA",
+         "{\"s\": \"\\\"}\\\\\"}", true},
+        {"{\"arguments\": {\"b\": 1, \"a\": 2}, \"name\": \"g\"}", "g", "{\"a\":2,\"b\":1}", true},
+        {"{\"name\": \"h\"}", "h", "{}", true},
+        {"{\"name\": \"k\", \"arguments\": \"{}\"}", "k", "{}", true},
+        {"{\"name\": \"f\", \"arguments\": {\"a\": 12", "f", "{\"a\": 12", false},
+        {"{\"name\": \"f\", \"argu", NULL, NULL, false},
+        {"hello", NULL, NULL, true},
+        {"{\"name\": 5, \"arguments\": {}}", NULL, NULL, true},
+        {"", NULL, NULL, true},
+    };
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++)
+        for (size_t piece = 1; piece < 20; piece++)
+            run_call(cases[i].text, piece, cases[i].closed, cases[i].name, cases[i].arguments);
+}
+
+/* ---- keys ---- */
+
+static void test_keys(void **state)
+{
+    (void)state;
+    char path[] = "/tmp/cart-keys-XXXXXX";
+    int fd = mkstemp(path);
+    struct cart_keys *k = NULL;
+    struct cart_err err = {0};
+    static const char text[] = "# ours\nfirst\n\n  second \r\n";
+    assert_true(fd >= 0 && write(fd, text, sizeof text - 1) == sizeof text - 1);
+    assert_int_equal(cart_keys_load(&k, path, "third", &err), 0);
+    static const char *const good[] = {"first", "second", "third"}, *const bad[] = {
+                                                                        "", "firs", "first ",
+                                                                        "# ours", "FIRST"};
+    for (size_t i = 0; i < CART_COUNTOF(good); i++)
+        assert_true(cart_keys_allow(k, good[i]));
+    for (size_t i = 0; i < CART_COUNTOF(bad); i++)
+        assert_false(cart_keys_allow(k, bad[i]));
+    assert_false(cart_keys_allow(k, NULL));
+    cart_keys_free(k);
+    assert_int_equal(ftruncate(fd, 0), 0);
+    assert_int_equal(cart_keys_load(&k, path, "x", &err), CART_EUSAGE);
+    close(fd);
+    unlink(path);
+    k = NULL;
+    assert_int_equal(cart_keys_load(&k, NULL, NULL, &err), 0);
+    assert_null(k);
+    assert_true(cart_keys_allow(k, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_wire_string), cmocka_unit_test(test_wire_any_bytes),
+        cmocka_unit_test(test_wire_real),   cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_calls),       cmocka_unit_test(test_keys),
+    };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
