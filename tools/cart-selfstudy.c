@@ -137,6 +137,13 @@ static int make_head(struct work *w, struct cart_err *err)
             json_pack("{s:s,s:O,s:O,s:I,s:I}", "kind", o->targets ? "targets" : "conversations",
                       "model", fp, "history", history, "conversations", (json_int_t)o->total,
                       "held_out", (json_int_t)o->study.plan.held_out);
+    /* So that a join knows a shard whose first conversation came out empty. */
+    if (w->head != NULL && o->end - o->first < o->total &&
+        json_object_set_new(w->head, "shard",
+                            json_pack("[I,I]", (json_int_t)o->first, (json_int_t)o->end)) < 0) {
+        json_decref(w->head);
+        w->head = NULL;
+    }
     json_decref(options);
     json_decref(extra);
     json_decref(history);

@@ -283,8 +283,6 @@ static int restore(struct run *t, struct cart_err *err)
         if (r == 1) {
             t->step = state.step;
             r = cart_feed_seek(t->feed, &state.mark, err);
-        } else if (r == 0) {
-            t->watch->notice(t->watch->ctx, "no saved state to resume: training starts at step 1");
         }
     } else if (t->saves && access(t->state_path.data, F_OK) == 0) {
         t->watch->notice(
