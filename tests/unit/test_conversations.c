@@ -34,7 +34,7 @@ struct conversation {
 
 static struct conversation *talks;
 static struct cart_scheduler *shared_scheduler;
-static size_t next_talk;
+static size_t next_talk, n_talks;
 static pthread_mutex_t talk_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static void make_conversation(struct conversation *t, size_t i)
@@ -126,7 +126,7 @@ static void *talk(void *arg)
         pthread_mutex_lock(&talk_lock);
         size_t i = next_talk++;
         pthread_mutex_unlock(&talk_lock);
-        if (i >= CONVERSATIONS)
+        if (i >= n_talks)
             return NULL;
         converse(&talks[i], i);
     }
@@ -150,17 +150,18 @@ static void check_answer(const struct cart_serve_request *q, size_t choice,
         assert_true(got->logprobs[k] == want.logprobs[k]);
 }
 
-static void run_conversations(const struct cart_scheduler_options *o,
+static void run_conversations(size_t n, const struct cart_scheduler_options *o,
                               struct cart_scheduler_counts *counts)
 {
     pthread_t threads[CLIENTS];
     size_t cached = 0;
 
-    talks = calloc(CONVERSATIONS, sizeof *talks);
-    for (size_t i = 0; i < CONVERSATIONS; i++)
+    talks = calloc(n, sizeof *talks);
+    for (size_t i = 0; i < n; i++)
         make_conversation(&talks[i], i);
     shared_scheduler = test_scheduler_start(o);
     next_talk = 0;
+    n_talks = n;
     for (size_t i = 0; i < CLIENTS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, talk, NULL), 0);
     for (size_t i = 0; i < CLIENTS; i++)
@@ -168,7 +169,7 @@ static void run_conversations(const struct cart_scheduler_options *o,
     assert_true(cart_scheduler_idle(shared_scheduler, 10));
     cart_scheduler_counts(shared_scheduler, counts);
     cart_scheduler_free(shared_scheduler);
-    for (size_t i = 0; i < CONVERSATIONS; i++) {
+    for (size_t i = 0; i < n; i++) {
         struct conversation *t = &talks[i];
         if (t->faulty)
             fail_msg("conversation %zu: %s", i, t->error);
@@ -194,7 +195,7 @@ static void conversations_equal_fresh_runs(void **state)
     struct cart_scheduler_counts c;
     struct cart_scheduler_options o = {5, 64, 0, 1000, 96, 8};
 
-    run_conversations(&o, &c);
+    run_conversations(CONVERSATIONS, &o, &c);
     assert_true(c.evicted_pages > 0 && c.cached_tokens > 0 && c.draft_accepted > 0);
     assert_int_equal(c.accepted, 2 * CONVERSATIONS);
     assert_int_equal(c.finished, c.accepted);
@@ -209,7 +210,7 @@ static void one_slot_and_tiny_pieces_too(void **state)
     struct cart_scheduler_counts c;
     struct cart_scheduler_options o = {1, 64, 0, 0, 7, 0};
 
-    run_conversations(&o, &c);
+    run_conversations(40, &o, &c);
     assert_int_equal(c.drafted, 0);
 }
 
