@@ -1,0 +1,112 @@
+#!/usr/bin/env bats
+# The tools together: pipes, the makefile, shards, stages that die, and what may not depend on how a run was made.
+load ../helper/common
+
+setup() {
+    cart_setup
+    cart_tiny llama_tied
+    mkdir docs
+    cp "$CART_ROOT"/examples/manual/1-overview.md "$CART_ROOT"/examples/manual/4-care.md docs/
+}
+
+SMALL='--held-out 2 --max-a 16 --max-q 12 --chunk 32:96 --context chunk --seed 5'
+
+run_whole() {
+    cart-tokenize -q docs/ | cart-selfstudy -q -n 8 $SMALL | cart-teacher -q |
+        cart-train -q -p 40 --steps 6 -o "$1"
+    echo "${PIPESTATUS[*]}" > status
+    [ "$(cat status)" = '0 0 0 0' ]
+}
+
+@test "one pipeline from documents to a cartridge that answers" {
+    run_whole x.safetensors
+    cart-view --check x.safetensors
+    cart-ask -q -c x.safetensors --max-tokens 4 'What is the lark?' > answer
+    [ -s answer ]
+}
+
+@test "-j 1, -j 2, one CPU path or another: the same cartridge, metadata and all" {
+    run_whole want
+    for j in 1 2 3; do
+        cart-tokenize -q docs/ | cart-selfstudy -q -n 8 $SMALL -j $j --gen-batch $j | cart-teacher -q -j $j |
+            cart-train -q -p 40 --steps 6 -j $j -o got
+        cmp want got
+    done
+    export CART_CPU=generic
+    run_whole got
+    cmp want got
+}
+
+@test "the makefile: one shard or three, parallel, gone on after a kill" {
+    mk() {
+        make -s -f "$CART_ROOT/pipelines/cartridge.mk" DOCS=docs N=9 HELDOUT=2 P=40 STEPS=6 SEED=5 \
+            SELFSTUDY_OPTS='--max-a 16 --max-q 12 --chunk 32:96 --context chunk' "$@"
+    }
+    mk OUT=one SHARDS=1
+    mk -j 3 OUT=three SHARDS=3
+    cmp one/corpus.targets three/corpus.targets
+    cmp one/cartridge.safetensors three/cartridge.safetensors
+    # A second run has nothing to do.
+    touch stamp
+    mk OUT=one SHARDS=1
+    [ stamp -nt one/cartridge.safetensors ]
+    # Killed anywhere, and started again until it is through.
+    for delay in 0.05 0.15 0.3 0.6 1 2; do
+        timeout -s KILL $delay make -s -f "$CART_ROOT/pipelines/cartridge.mk" DOCS=docs OUT=cut N=9 HELDOUT=2 P=40 STEPS=6 \
+            SEED=5 SHARDS=2 SELFSTUDY_OPTS='--max-a 16 --max-q 12 --chunk 32:96 --context chunk' \
+            TRAIN_OPTS='--save-every 2' && break
+        sleep 0.1
+    done
+    mk OUT=cut SHARDS=2 TRAIN_OPTS='--save-every 2'
+    cmp one/cartridge.safetensors cut/cartridge.safetensors
+}
+
+@test "a stage whose producer died publishes nothing" {
+    cart-tokenize -q -o c.tokens docs/
+    cart-selfstudy -q -n 4 $SMALL -o c.conv c.tokens
+    cart-teacher -q -o c.targets c.conv
+    for f in c.tokens c.conv c.targets; do
+        size=$(wc -c < $f)
+        for at in 7 $((size / 3)) $((size / 2)) $((size - 40)) $((size - 1)); do
+            head -c $at $f > cut
+            case $f in
+                c.tokens) cart_must_fail 3 cart-selfstudy -q -n 4 $SMALL -o out cut ;;
+                c.conv) cart_must_fail 3 cart-teacher -q -o out cut ;;
+                c.targets) cart_must_fail 3 cart-train -q -p 40 --steps 2 -o out cut ;;
+            esac
+            [ ! -e out ]
+        done
+    done
+}
+
+@test "a stage that is given another stage's stream says which it expects" {
+    cart-tokenize -q -o c.tokens docs/
+    cart_must_fail 3 cart-teacher -o out c.tokens 2> words
+    cart_has words 'conversations'
+    cart_has words 'tokens'
+    cart_must_fail 3 cart-train -p 40 -o out c.tokens 2> words
+    cart_has words 'targets'
+    cart_must_fail 3 cart-selfstudy -o out "$CART_ROOT/README.md" 2> words
+    cart_has words 'README.md'
+    [ ! -e out ]
+}
+
+@test "a full device is an error of every stage" {
+    [ -e /dev/full ] || skip "machine: no /dev/full"
+    cart-tokenize -q -o c.tokens docs/
+    cart-selfstudy -q -n 4 $SMALL -o c.conv c.tokens
+    cart-teacher -q -o c.targets c.conv
+    cart_must_fail 5 sh -c 'cart-tokenize -q docs/ > /dev/full'
+    cart_must_fail 5 sh -c "cart-selfstudy -q -n 4 $SMALL c.tokens > /dev/full"
+    cart_must_fail 5 sh -c 'cart-teacher -q c.conv > /dev/full'
+    cart_must_fail 5 sh -c 'cart-train -q -p 40 --steps 1 c.targets > /dev/full'
+    cart_must_fail 5 sh -c 'cart-view c.tokens > /dev/full'
+    cart_must_fail 5 sh -c 'cart-eval -q c.targets > /dev/full'
+}
+
+@test "the tools of README are those of cart(7)" {
+    sed -n '/^\.It Xr cart-[a-z-]* 1$/{s/^\.It Xr \([a-z-]*\) 1$/\1/;N;s/\n/ | /;p}' "$CART_ROOT/man/cart.7" > manual
+    sed -n 's/^| `\(cart-[a-z-]*\)` | \(.*\) |$/\1 | \2/p' "$CART_ROOT/README.md" > readme
+    diff manual readme
+    [ "$(wc -l < manual)" -eq "$(ls "$CART_ROOT"/tools/cart-*.c | wc -l)" ]
+}
