@@ -27,12 +27,10 @@ struct cart_scheduler;
 struct cart_scheduler_options {
     size_t slots;   /* streams at work together, at least 1 */
     size_t queue;   /* requests that may wait for a slot; beyond: CART_REFUSED_QUEUE */
-    size_t context; /* rows a stream may have, cartridge rows included; 0: the model's context
-                       (which also caps it) */
+    size_t context; /* rows of a stream, its cartridges' too; 0, or more: the model's context */
     size_t kv_rows; /* rows that pages can hold in all; 0: slots * context; raised to one context */
     size_t piece;   /* prompt tokens that one step takes at most, 0: 256 */
-    size_t draft_max; /* tokens that speculation proposes at most per stream and step; 0: no
-                         speculation */
+    size_t draft_max; /* tokens drafted per stream and step; 0: no speculation */
 };
 #define CART_SCHEDULER_OPTIONS                                                                     \
     {                                                                                              \
@@ -181,8 +179,6 @@ int cart_scheduler_submit(struct cart_scheduler *s, const struct cart_serve_requ
  * the next step. */
 void cart_scheduler_cancel(struct cart_scheduler *s, uint64_t id);
 
-/* ---- counters ---- */
-
 /* Since the start, or (gauges) now. A consistent snapshot as of the last step. */
 struct cart_scheduler_counts {
     uint64_t accepted, finished, cancelled, failed, refused_queue, refused_context;
@@ -192,7 +188,7 @@ struct cart_scheduler_counts {
     size_t running, waiting, slots;            /* gauges; choices at work, requests in the queue */
     size_t pages, pages_used, pages_committed; /* all; with rows; promised to streams at work */
     size_t page_bytes;
-    double busy_seconds; /* time in steps */
+    double busy_seconds; /* in steps */
 };
 void cart_scheduler_counts(struct cart_scheduler *s, struct cart_scheduler_counts *out);
 

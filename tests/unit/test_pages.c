@@ -87,7 +87,7 @@ static void check_rows(struct stream *s)
             assert_true((s->first + token) % CART_PAGE_ROWS == 0);
     }
     assert_int_equal(token, s->n);
-    cart_lane_append(&s->lane, NULL, 0);
+    cart_lane_append(&s->lane, s->ids, 0);
 }
 
 static void open_stream(struct stream *s, struct cart_pages *p, uint64_t n)
