@@ -711,7 +711,7 @@ static int enqueue(struct cart_scheduler *s, struct job *j, uint64_t *id, enum c
 int cart_scheduler_submit(struct cart_scheduler *s, const struct cart_serve_request *req,
                           uint64_t *id, enum cart_refusal *why, struct cart_err *err)
 {
-    enum cart_refusal unused;
+    enum cart_refusal unused = CART_REFUSED_NOT;
 
     why = why != NULL ? why : &unused;
     *why = CART_REFUSED_INVALID;

@@ -200,7 +200,9 @@ static void check_mask(struct cart_constraint *c, uint32_t state)
     for (uint32_t id = 0; id < V; id++) {
         struct cart_text text = cart_tokenizer_bytes(vocab.t, id);
         uint32_t next = CART_CONSTRAINT_DEAD;
-        if (!cart_tokenizer_is_special(vocab.t, id) && text.n > 0)
+        if (cart_tokenizer_is_special(vocab.t, id))
+            need(cart_constraint_advance(c, state, id, &next, &err), &err);
+        else if (text.n > 0)
             need(cart_constraint_feed(c, state, text.data, text.n, &next, &err), &err);
         if ((next != CART_CONSTRAINT_DEAD) != (mask[id / 64] >> (id % 64) & 1))
             fail_msg("token %u: the mask says %d", id, (int)(mask[id / 64] >> (id % 64) & 1));
@@ -330,6 +332,54 @@ static void tool_calls(void **state)
     json_decref(tools);
 }
 
+/* The whole Qwen3 vocabulary: a forced call is the token, then JSON, then the token, and nothing
+ * else; each state's mask is right for all of its tokens. */
+static void qwen3_calls(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct test_vocab small = vocab;
+    struct cart_lexicon *small_lexicon = lexicon;
+    struct cart_constraint *c;
+    struct cart_constraint_calls calls = {NULL, NULL, "<tool_call>\n", "\n</tool_call>", "\n", 1};
+    static const char text[] = "[{\"name\":\"find\",\"parameters\":{\"type\":\"object\","
+                               "\"properties\":{\"q\":{\"type\":\"string\","
+                               "\"maxLength\":40},\"n\":{\"type\":\"integer\",\"minimum\":1,"
+                               "\"maximum\":20}},\"required\":[\"q\",\"n\"]}}]";
+
+    if (!test_vocab_open(&vocab, test_shared("qwen3-tokenizer/qwen3-vocab-tiny.gguf.zst"))) {
+        vocab = small;
+        skip();
+    }
+    need(cart_lexicon_new(&lexicon, vocab.t, &err), &err);
+    json_t *tools;
+    need(cart_json_parse(&tools, text, strlen(text), "tools", &err), &err);
+    calls.tools = tools;
+    need(cart_constraint_tools(&c, lexicon, &calls, "tools", &err), &err);
+    for (uint64_t n = 0; n < 6; n++) {
+        struct cart_buf b = CART_BUF_INIT;
+        json_t *v = NULL;
+        wander(c, 9000 + n, n == 0, &b);
+        size_t open = strlen("<tool_call>\n");
+        size_t close = strlen("\n</tool_call>");
+        assert_true(b.len > open + close && memcmp(b.data, calls.open, open) == 0);
+        assert_memory_equal(b.data + b.len - close, calls.close, close);
+        need(cart_json_parse(&v, b.data + open, b.len - open - close, "call", &err), &err);
+        assert_string_equal(json_string_value(json_object_get(v, "name")), "find");
+        const json_t *arguments = json_object_get(v, "arguments");
+        json_int_t count = json_integer_value(json_object_get(arguments, "n"));
+        assert_true(json_is_string(json_object_get(arguments, "q")) && count >= 1 && count <= 20);
+        json_decref(v);
+        cart_buf_release(&b);
+    }
+    cart_constraint_free(c);
+    json_decref(tools);
+    cart_lexicon_free(lexicon);
+    test_vocab_close(&vocab);
+    vocab = small;
+    lexicon = small_lexicon;
+}
+
 /* Deep nesting and long strings: states stay few, because stacks and states are kept once. */
 static void automata_stay_small(void **state)
 {
@@ -364,6 +414,7 @@ int main(void)
         cmocka_unit_test(what_is_not_enforced_is_refused),
         cmocka_unit_test(random_answers_are_json),
         cmocka_unit_test(tool_calls),
+        cmocka_unit_test(qwen3_calls),
         cmocka_unit_test(automata_stay_small),
     };
     struct cart_err err = {0};

@@ -1,0 +1,315 @@
+/* Rates of the scheduler, without HTTP: 1, 4 and 16 clients that share a context of 512 tokens,
+ * given as a prompt and as a cartridge of 512 rows; speculation on and off on a text that repeats
+ * itself; the longest step while a long prompt of another client is computed; the cost of a
+ * constraint's masks; memory after many requests.
+ *
+ *   bench_serve MODEL.gguf [THREADS [REQUESTS]]
+ *
+ * With REQUESTS: memory only, over so many short ones. */
+#include "base/clock.h"
+#include "base/cpu.h"
+#include "base/rng.h"
+#include "cartridge/trainable.h"
+#include "engine/constraint.h"
+#include "engine/engine.h"
+#include "serve/scheduler.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define SHARED ((size_t)512)
+#define ANSWER ((size_t)64)
+#define CLIENTS_MAX 16
+
+static struct cart_model *model;
+static struct cart_pool *pool;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+
+static void need(int r, const struct cart_err *err)
+{
+    if (r < 0) {
+        fprintf(stderr, "bench_serve: %s\n", err->msg);
+        exit(cart_err_status(r));
+    }
+}
+
+struct client {
+    size_t tokens, ends;
+    double last, longest,
+        first; /* when the last token came; the longest wait; when the first came */
+};
+
+static bool on_event(void *ctx, const struct cart_event *e)
+{
+    struct client *c = ctx;
+
+    pthread_mutex_lock(&lock);
+    if (e->type == CART_EVENT_TOKEN) {
+        double now = cart_clock_now();
+        if (c->tokens++ == 0)
+            c->first = now;
+        else if (now - c->last > c->longest)
+            c->longest = now - c->last;
+        c->last = now;
+    }
+    if (e->type == CART_EVENT_END) {
+        c->ends++;
+        pthread_cond_broadcast(&changed);
+    }
+    pthread_mutex_unlock(&lock);
+    return true;
+}
+
+static void submit(struct cart_scheduler *s, struct client *c, const uint32_t *prompt, size_t n,
+                   size_t answer, struct cart_stack *stack, struct cart_constraint *constraint)
+{
+    struct cart_err err = {0};
+    struct cart_serve_request q = CART_SERVE_REQUEST;
+    enum cart_refusal why;
+    uint64_t id;
+
+    memset(c, 0, sizeof *c);
+    q.prompt = prompt;
+    q.n_prompt = n;
+    q.max_tokens = answer;
+    q.temperature = 0;
+    q.ignore_stop = constraint == NULL;
+    q.stack = stack;
+    q.constraint = constraint;
+    q.on_event = on_event;
+    q.ctx = c;
+    need(cart_scheduler_submit(s, &q, &id, &why, &err), &err);
+}
+
+static void await(struct client *c)
+{
+    pthread_mutex_lock(&lock);
+    while (c->ends == 0)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+static struct cart_scheduler *start(size_t slots, size_t draft)
+{
+    struct cart_err err = {0};
+    struct cart_scheduler_options o = {slots, 64, 2048, slots * 1024, 128, draft};
+    struct cart_scheduler *s;
+
+    need(cart_scheduler_new(&s, model, pool, NULL, &o, &err), &err);
+    return s;
+}
+
+static void fill(uint32_t *ids, size_t n, uint64_t seed)
+{
+    for (size_t i = 0; i < n; i++)
+        ids[i] = cart_rng_u32(seed, 0, CART_RNG_TEST, (uint32_t)i) % (uint32_t)(model->V * 9 / 10);
+}
+
+static void make_cartridge(const char *path, const uint32_t *ids, size_t p)
+{
+    struct cart_err err = {0};
+    struct cart_engine *e;
+    struct cart_session session;
+    struct cart_trainable t;
+    struct cart_kv_layer *layers = calloc(model->L, sizeof *layers);
+    struct cart_kv_part part;
+    json_t *about = NULL;
+    json_t *history = json_array();
+    json_t *recipe = json_object();
+    const struct cart_cartridge_about a = {.p = p,
+                                           .frozen = 1,
+                                           .profile = "chatml",
+                                           .corpus = "00",
+                                           .recipe = recipe,
+                                           .history = history};
+
+    need(cart_engine_new(&e, model, pool, 0, &err), &err);
+    need(cart_session_init(&session, model, NULL, 0, p, &err), &err);
+    const struct cart_span span = {ids, p, cart_session_kv(&session), NULL, 0};
+    need(cart_engine_forward(e, &span, 1, NULL, &err), &err);
+    need(cart_trainable_init(&t, model, p, 1, &err), &err);
+    cart_kv_part_of_tail(&part, layers, model, &session.tail, 0, p);
+    cart_trainable_set(&t, model, &part, 1);
+    need(cart_cartridge_describe(&about, model, &a, &err), &err);
+    need(cart_cartridge_save(path, model, t.parts, t.n_parts, 1, about, NULL, 0, &err), &err);
+    json_decref(about);
+    json_decref(history);
+    json_decref(recipe);
+    cart_trainable_release(&t);
+    cart_session_release(&session);
+    cart_engine_free(e);
+    free(layers);
+}
+
+/* n clients at once, each with its own question of 24 tokens behind the shared context; tokens a
+ * second over all. */
+static void rate(size_t n, struct cart_stack *stack, const uint32_t *context)
+{
+    struct cart_scheduler *s = start(CLIENTS_MAX, 0);
+    static uint32_t prompts[CLIENTS_MAX][SHARED + 24];
+    struct client c[CLIENTS_MAX];
+    size_t shared = stack == NULL ? SHARED : 0;
+    double begin = cart_clock_now();
+    double first = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        memcpy(prompts[i], context, shared * sizeof *context);
+        fill(prompts[i] + shared, 24, 50 + i);
+        submit(s, &c[i], prompts[i], shared + 24, ANSWER, stack, NULL);
+    }
+    for (size_t i = 0; i < n; i++) {
+        await(&c[i]);
+        first += (c[i].first - begin) / (double)n;
+    }
+    double seconds = cart_clock_now() - begin;
+    printf("%2zu clients, context as %-9s %7.1f tokens/s, first token after %.3f s\n", n,
+           stack == NULL ? "prompt" : "cartridge", (double)(n * ANSWER) / seconds, first);
+    cart_scheduler_free(s);
+}
+
+static void speculation(size_t draft)
+{
+    struct cart_scheduler *s = start(1, draft);
+    struct cart_scheduler_counts counts;
+    uint32_t prompt[256];
+    struct client c;
+
+    for (size_t i = 0; i < 256; i++)
+        fill(prompt + i, 1, 7 + i % 32);
+    submit(s, &c, prompt, 256, 200, NULL, NULL);
+    await(&c);
+    cart_scheduler_counts(s, &counts);
+    printf("drafts of %zu: %.1f tokens/s, %llu of %llu right\n", draft,
+           199 / (cart_clock_now() - c.first), (unsigned long long)counts.draft_accepted,
+           (unsigned long long)counts.drafted);
+    cart_scheduler_free(s);
+}
+
+static void long_prompt(void)
+{
+    struct cart_scheduler *s = start(4, 0);
+    static uint32_t prompt[1800];
+    uint32_t question[24];
+    struct client c[3];
+
+    fill(question, 24, 3);
+    submit(s, &c[0], question, 24, 150, NULL, NULL);
+    while (!cart_scheduler_idle(s, 0.05) && c[0].tokens < 5)
+        ;
+    fill(prompt, 1800, 4);
+    submit(s, &c[1], prompt, 1800, 1, NULL, NULL);
+    (void)cart_scheduler_idle(s, 0.1);
+    double begin = cart_clock_now();
+    fill(question, 24, 5);
+    submit(s, &c[2], question, 24, 4, NULL, NULL);
+    for (size_t i = 0; i < 3; i++)
+        await(&c[i]);
+    printf("while 1800 tokens are prefilled: longest wait between two tokens %.3f s, a new "
+           "client's first token after "
+           "%.3f s\n",
+           c[0].longest, c[2].first - begin);
+    cart_scheduler_free(s);
+}
+
+static void constraint(void)
+{
+    struct cart_err err = {0};
+    struct cart_scheduler *s = start(1, 0);
+    struct cart_constraint *k;
+    const uint64_t *mask;
+    bool complete;
+    uint32_t at;
+
+    need(cart_constraint_object(&k, cart_scheduler_lexicon(s), &err), &err);
+    need(cart_constraint_feed(k, cart_constraint_start(k), "{\"a\":\"b", 7, &at, &err), &err);
+    double begin = cart_clock_now();
+    need(cart_constraint_mask(k, at, &mask, &complete, &err), &err);
+    double cold = cart_clock_now() - begin;
+    begin = cart_clock_now();
+    need(cart_constraint_mask(k, at, &mask, &complete, &err), &err);
+    printf("mask within a string: %.2f ms the first time, %.4f ms after\n", 1e3 * cold,
+           1e3 * (cart_clock_now() - begin));
+    cart_constraint_free(k);
+    cart_scheduler_free(s);
+}
+
+static long resident(void)
+{
+    long pages = 0;
+    long rss = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+
+    if (f == NULL || fscanf(f, "%ld %ld", &pages, &rss) != 2)
+        rss = 0;
+    if (f != NULL)
+        fclose(f);
+    return rss * sysconf(_SC_PAGESIZE) / 1024;
+}
+
+static void soak(size_t requests)
+{
+    struct cart_scheduler *s = start(8, 4);
+    struct client c[32];
+    uint32_t prompt[80];
+    long early = 0;
+
+    for (size_t i = 0; i < requests; i += 32) {
+        for (size_t k = 0; k < 32; k++) {
+            fill(prompt, 80, i / 3 + k % 5);
+            submit(s, &c[k], prompt, 1 + (i + 7 * k) % 80, 1 + k % 4, NULL, NULL);
+        }
+        for (size_t k = 0; k < 32; k++)
+            await(&c[k]);
+        if (early == 0 && i >= requests / 5)
+            early = resident();
+    }
+    printf("resident after %zu requests %ld KiB, after %zu %ld KiB\n", requests / 5, early,
+           requests, resident());
+    cart_scheduler_free(s);
+}
+
+int main(int argc, char **argv)
+{
+    struct cart_err err = {0};
+    uint32_t context[SHARED];
+    char path[] = "/tmp/bench_serve.XXXXXX";
+    const char *const names[] = {"context"};
+    struct cart_registry *registry;
+    struct cart_stack *stack;
+
+    if (argc < 2) {
+        printf("usage: bench_serve MODEL.gguf [THREADS [REQUESTS]]\n");
+        return 0;
+    }
+    need(cart_cpu_init(&err), &err);
+    need(cart_model_open(&model, argv[1], NULL, &err), &err);
+    need(cart_pool_new(&pool, argc > 2 ? (size_t)atoi(argv[2]) : cart_cpu_count(), &err), &err);
+    if (argc > 3) {
+        soak((size_t)atoi(argv[3]));
+    } else {
+        fill(context, SHARED, 1);
+        close(mkstemp(path));
+        make_cartridge(path, context, SHARED);
+        need(cart_registry_new(&registry, model, false, &err), &err);
+        need(cart_registry_add(registry, names[0], path, NULL, 0, &err), &err);
+        need(cart_stack_acquire(&stack, registry, names, 1, NULL, &err), &err);
+        unlink(path);
+        for (size_t n = 1; n <= CLIENTS_MAX; n *= 4) {
+            rate(n, NULL, context);
+            rate(n, stack, context);
+        }
+        cart_stack_release(stack);
+        cart_registry_free(registry);
+        speculation(0);
+        speculation(8);
+        long_prompt();
+        constraint();
+    }
+    cart_pool_free(pool);
+    cart_model_close(model);
+    return 0;
+}
