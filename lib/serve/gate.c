@@ -75,8 +75,13 @@ static bool is_name(const struct line *l, size_t n, const char *name)
     return n == strlen(name) && strncasecmp(l->p, name, n) == 0;
 }
 
-/* *chunked: the body comes in chunks. */
-static enum cart_gate_verdict judge_field(const struct line *l, bool *chunked, struct cart_gate *g)
+/* What the fields so far say about the body. */
+struct framing {
+    bool chunked, length;
+};
+
+static enum cart_gate_verdict judge_field(const struct line *l, struct framing *f,
+                                          struct cart_gate *g)
 {
     const char *colon = memchr(l->p, ':', l->n);
     size_t n = colon ? (size_t)(colon - l->p) : 0;
@@ -92,7 +97,9 @@ static enum cart_gate_verdict judge_field(const struct line *l, bool *chunked, s
     if (is_name(l, n, "transfer-encoding")) {
         if (end - v != 7 || strncasecmp(v, "chunked", 7) != 0)
             return refuse(g, 400, "Transfer-Encoding: expected chunked");
-        *chunked = true;
+        if (f->chunked || f->length)
+            return refuse(g, 400, "expected one length of the body, found more");
+        f->chunked = true;
     }
     if (is_name(l, n, "content-length")) {
         for (const char *p = v; p < end; p++)
@@ -100,10 +107,43 @@ static enum cart_gate_verdict judge_field(const struct line *l, bool *chunked, s
                 return refuse(g, 400, "Content-Length: expected digits");
         if (v == end)
             return refuse(g, 400, "Content-Length: expected digits");
+        if (f->chunked || f->length)
+            return refuse(g, 400, "expected one length of the body, found more");
+        f->length = true;
         if (end - v > 15)
             return refuse(g, 413, "Content-Length: larger than any body that is taken");
     }
     return CART_GATE_PASS;
+}
+
+/* Chunk extensions: ";" NAME or ";" NAME "=" VALUE, again and again; a value is a token or in
+ * quotes. */
+static bool are_extensions(const char *p, const char *end)
+{
+    while (p < end) {
+        if (*p++ != ';')
+            return false;
+        const char *from = p;
+        while (p < end && is_token(p, 1))
+            p++;
+        if (p == from)
+            return false;
+        if (p == end || *p != '=')
+            continue;
+        from = ++p;
+        if (p < end && *p == '"') {
+            for (p++; p < end && *p != '"'; p++)
+                p += *p == '\\' && p + 1 < end;
+            if (p++ >= end)
+                return false;
+            continue;
+        }
+        while (p < end && is_token(p, 1))
+            p++;
+        if (p == from)
+            return false;
+    }
+    return true;
 }
 
 /* The line of the first chunk, if it is there already: later ones are libmicrohttpd's, and bounded
@@ -130,8 +170,7 @@ static enum cart_gate_verdict judge_chunk(const char *p, const char *end, size_t
             return refuse(g, 413, "chunk size: larger than any body that is taken");
         size = size * 16 + (size_t)(at - hex);
     }
-    if (digits == 0 ||
-        (digits < l.n && l.p[digits] != ';' && l.p[digits] != ' ' && l.p[digits] != '\t'))
+    if (digits == 0 || !are_extensions(l.p + digits, l.p + l.n))
         return refuse(g, 400, "expected a chunk size in hexadecimal digits");
     if (size > max_body)
         return refuse(g, 413, "chunk size: larger than any body that is taken");
@@ -145,7 +184,7 @@ enum cart_gate_verdict cart_gate_judge(const char *data, size_t n, size_t max_bo
 {
     const char *p = data, *end = data + n;
     struct line l;
-    bool chunked = false;
+    struct framing f = {false, false};
     /* One empty line before a request is what some clients leave behind. */
     if (n >= 2 && memcmp(p, "\r\n", 2) == 0)
         p += 2;
@@ -157,10 +196,10 @@ enum cart_gate_verdict cart_gate_judge(const char *data, size_t n, size_t max_bo
             return v;
         if (i > 0 && l.n == 0)
             break;
-        v = i == 0 ? judge_request_line(&l, g) : judge_field(&l, &chunked, g);
+        v = i == 0 ? judge_request_line(&l, g) : judge_field(&l, &f, g);
         if (v != CART_GATE_PASS)
             return v;
         p = l.next;
     }
-    return chunked ? judge_chunk(l.next, end, max_body, g) : CART_GATE_PASS;
+    return f.chunked ? judge_chunk(l.next, end, max_body, g) : CART_GATE_PASS;
 }

@@ -135,7 +135,8 @@ static const char *framing_fault(const struct framing *f)
         return "expected one length of the body, found more";
     if (f->coding && strcasecmp(f->coding, "chunked") != 0)
         return "Transfer-Encoding: expected chunked";
-    if (f->length && (!*f->length || strspn(f->length, "0123456789") != strlen(f->length)))
+    size_t digits = f->length ? strspn(f->length, "0123456789") : 0;
+    if (f->length && (digits == 0 || f->length[digits + strspn(f->length + digits, " \t")]))
         return "Content-Length: expected digits";
     return NULL;
 }

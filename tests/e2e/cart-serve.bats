@@ -355,6 +355,16 @@ PY
     serve_end
 }
 
+@test "the vectors of llhttp: agreed, or a reason is listed" {
+    cart_need_tool python3
+    cart_need "$CART_SHARED/data/llhttp/sample.md"
+    serve_start --ctx 64 -q --timeout 2
+    python3 "$CART_ROOT/tests/helper/http_llhttp.py" "${SERVE_URL#http://}" "$CART_SHARED/data/llhttp" > vectors ||
+        { grep -A1 '^not' vectors >&2; false; }
+    tail -n 1 vectors | grep -q '^# 166 vectors: .* 0 neither$'
+    serve_end
+}
+
 @test "hundreds of idle and slow connections leave the others alone, and no descriptor behind" {
     cart_need_tool python3
     serve_start --connections 200 --timeout 2
