@@ -42,9 +42,9 @@ enum cart_gguf_value {
 
 /* Sets of element types, for cart_gguf_array. */
 #define CART_GGUF_SET(type) (1u << (type))
-#define CART_GGUF_SET_INT                                                                         \
-    (CART_GGUF_SET(CART_GGUF_U8) | CART_GGUF_SET(CART_GGUF_I8) | CART_GGUF_SET(CART_GGUF_U16) |   \
-     CART_GGUF_SET(CART_GGUF_I16) | CART_GGUF_SET(CART_GGUF_U32) | CART_GGUF_SET(CART_GGUF_I32) | \
+#define CART_GGUF_SET_INT                                                                          \
+    (CART_GGUF_SET(CART_GGUF_U8) | CART_GGUF_SET(CART_GGUF_I8) | CART_GGUF_SET(CART_GGUF_U16) |    \
+     CART_GGUF_SET(CART_GGUF_I16) | CART_GGUF_SET(CART_GGUF_U32) | CART_GGUF_SET(CART_GGUF_I32) |  \
      CART_GGUF_SET(CART_GGUF_U64) | CART_GGUF_SET(CART_GGUF_I64))
 #define CART_GGUF_SET_REAL (CART_GGUF_SET(CART_GGUF_F32) | CART_GGUF_SET(CART_GGUF_F64))
 

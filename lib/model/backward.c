@@ -1,8 +1,10 @@
-/* The training pass. Forward keeps, per layer, what its backward reads (or, with recompute, the layer's input alone);
- * the backward walks the layers down and carries dx [M, D], the gradient of the residual stream.
+/* The training pass. Forward keeps, per layer, what its backward reads (or, with recompute, the
+ * layer's input alone); the backward walks the layers down and carries dx [M, D], the gradient of
+ * the residual stream.
  *
- * Gradients of prefix rows: each conversation has a partial buffer that starts from zero (so its sum does not depend on
- * its company), and the partials are added to the totals in conversation order. */
+ * Gradients of prefix rows: each conversation has a partial buffer that starts from zero (so its
+ * sum does not depend on its company), and the partials are added to the totals in conversation
+ * order. */
 #include "model/backward.h"
 
 #include "base/buf.h"
@@ -17,18 +19,19 @@ struct cart_tape {
     struct cart_arena arena;
     struct cart_layer_acts *layers; /* [L]; with recompute only .x is per layer, the rest shared */
     struct cart_layer_scratch scratch;
-    float *x_out;                   /* [M, D] output of the last layer */
-    float *x_want, *r_want;         /* [wants, D], [wants] rows that the loss reads, and their norm factors */
-    float *dx, *dh;                 /* [M, D] */
-    float *dact;                    /* [M, F] */
-    float *dattn, *dq;              /* [M, H DH] */
-    float *dk, *dv, *dk_raw;        /* [M, HK DH] */
-    float *partial_k, *partial_v;   /* [convs, prefix, HK DH] */
-    size_t *row0;                   /* [convs + 1] first row of each conversation */
-    struct cart_attn_item *items;   /* [convs] */
-    struct cart_attn_grad *grads;   /* [convs] */
-    struct cart_kv_segment *segs;   /* [convs, parts + 1] */
-    float **seg_dk, **seg_dv;       /* the same shape */
+    float *x_out; /* [M, D] output of the last layer */
+    float *x_want,
+        *r_want;       /* [wants, D], [wants] rows that the loss reads, and their norm factors */
+    float *dx, *dh;    /* [M, D] */
+    float *dact;       /* [M, F] */
+    float *dattn, *dq; /* [M, H DH] */
+    float *dk, *dv, *dk_raw;      /* [M, HK DH] */
+    float *partial_k, *partial_v; /* [convs, prefix, HK DH] */
+    size_t *row0;                 /* [convs + 1] first row of each conversation */
+    struct cart_attn_item *items; /* [convs] */
+    struct cart_attn_grad *grads; /* [convs] */
+    struct cart_kv_segment *segs; /* [convs, parts + 1] */
+    float **seg_dk, **seg_dv;     /* the same shape */
     size_t segs_cap, dk_cap, dv_cap;
     /* The forward under way. */
     const struct cart_kv_part *const *parts;
@@ -54,8 +57,8 @@ static struct widths widest(const struct cart_model *m)
     return w;
 }
 
-static void layout_acts(struct cart_arena *a, struct cart_layer_acts *c, size_t M, const struct cart_model *m,
-                        const struct widths *w)
+static void layout_acts(struct cart_arena *a, struct cart_layer_acts *c, size_t M,
+                        const struct cart_model *m, const struct widths *w)
 {
     c->q_raw = cart_arena_push(a, M * w->q, sizeof *c->q_raw);
     c->k_raw = cart_arena_push(a, M * w->k, sizeof *c->k_raw);
@@ -112,8 +115,8 @@ static void layout(struct cart_arena *a, struct cart_tape *t, struct cart_layer_
     t->grads = cart_arena_push(a, t->lim.convs, sizeof *t->grads);
 }
 
-int cart_tape_new(struct cart_tape **out, const struct cart_model *m, const struct cart_tape_limits *lim,
-                  struct cart_err *err)
+int cart_tape_new(struct cart_tape **out, const struct cart_model *m,
+                  const struct cart_tape_limits *lim, struct cart_err *err)
 {
     struct cart_tape *t = calloc(1, sizeof *t);
     if (t)
@@ -173,26 +176,31 @@ static int check(const struct cart_tape *t, struct cart_err *err)
 {
     size_t M = 0, R = 0, P = prefix_rows(t);
     if (t->n > t->lim.convs || P > t->lim.prefix)
-        return cart_err_set(err, CART_EUSAGE, "%zu conversations behind %zu rows: expected at most %zu behind %zu", t->n,
-                            P, t->lim.convs, t->lim.prefix);
+        return cart_err_set(err, CART_EUSAGE,
+                            "%zu conversations behind %zu rows: expected at most %zu behind %zu",
+                            t->n, P, t->lim.convs, t->lim.prefix);
     for (size_t i = 0; i < t->n; i++) {
         const struct cart_tape_conv *c = &t->convs[i];
         if (c->T > t->m->context || P > t->m->context - c->T)
-            return cart_err_set(err, CART_EUSAGE, "%zu rows and %zu tokens exceed the model's context of %zu tokens", P,
-                                c->T, t->m->context);
+            return cart_err_set(err, CART_EUSAGE,
+                                "%zu rows and %zu tokens exceed the model's context of %zu tokens",
+                                P, c->T, t->m->context);
         for (size_t k = 0; k < c->T; k++)
             if (c->ids[k] >= t->m->V)
-                return cart_err_set(err, CART_EUSAGE, "token id %u: expected less than %zu", c->ids[k], t->m->V);
+                return cart_err_set(err, CART_EUSAGE, "token id %u: expected less than %zu",
+                                    c->ids[k], t->m->V);
         M += c->T;
         R += c->n_want;
     }
     if (M > t->lim.tokens || R > t->lim.wants)
-        return cart_err_set(err, CART_EUSAGE, "%zu tokens and %zu supervised rows: expected at most %zu and %zu", M, R,
-                            t->lim.tokens, t->lim.wants);
+        return cart_err_set(err, CART_EUSAGE,
+                            "%zu tokens and %zu supervised rows: expected at most %zu and %zu", M,
+                            R, t->lim.tokens, t->lim.wants);
     return 0;
 }
 
-/* One attention item a conversation, its segments pointing at layer l's prefix rows and the conversation's own rows. */
+/* One attention item a conversation, its segments pointing at layer l's prefix rows and the
+ * conversation's own rows. */
 static void plan_attention(struct cart_tape *t, size_t l)
 {
     const struct cart_layer *layer = &t->m->layers[l];
@@ -203,12 +211,20 @@ static void plan_attention(struct cart_tape *t, size_t l)
         size_t row = t->row0[i], T = t->convs[i].T;
         for (size_t j = 0; j < t->n_parts; j++) {
             const struct cart_kv_layer *pl = &t->parts[j]->layers[l];
-            seg[j] = (struct cart_kv_segment){pl->k, pl->v, t->parts[j]->rows, pl->stride, t->parts[j]->dtype};
+            seg[j] = (struct cart_kv_segment){pl->k, pl->v, t->parts[j]->rows, pl->stride,
+                                              t->parts[j]->dtype};
         }
-        seg[t->n_parts] = (struct cart_kv_segment){t->scratch.k + row * wk, a->v + row * wk, T, wk, CART_F32};
-        t->items[i] = (struct cart_attn_item){.q = t->scratch.q + row * wq, .out = a->attn + row * wq,
-                                              .stats = a->stats + row * layer->H * 2, .segs = seg,
-                                              .n_segs = t->n_parts + 1, .T = T, .pos0 = P, .ldq = wq, .ldo = wq};
+        seg[t->n_parts] =
+            (struct cart_kv_segment){t->scratch.k + row * wk, a->v + row * wk, T, wk, CART_F32};
+        t->items[i] = (struct cart_attn_item){.q = t->scratch.q + row * wq,
+                                              .out = a->attn + row * wq,
+                                              .stats = a->stats + row * layer->H * 2,
+                                              .segs = seg,
+                                              .n_segs = t->n_parts + 1,
+                                              .T = T,
+                                              .pos0 = P,
+                                              .ldq = wq,
+                                              .ldo = wq};
     }
 }
 
@@ -235,7 +251,8 @@ static int begin(struct cart_tape *t, struct cart_err *err)
         const struct cart_tape_conv *c = &t->convs[i];
         t->row0[i] = t->M;
         cart_layer_embed(t->m, c->ids, c->T, t->layers[0].x + t->M * t->m->D);
-        cart_rope_table(t->scratch.cos + t->M * half, t->scratch.sin + t->M * half, P, c->T, &t->m->rope);
+        cart_rope_table(t->scratch.cos + t->M * half, t->scratch.sin + t->M * half, P, c->T,
+                        &t->m->rope);
         t->M += c->T;
         t->R += c->n_want;
     }
@@ -244,8 +261,8 @@ static int begin(struct cart_tape *t, struct cart_err *err)
 }
 
 int cart_tape_forward(struct cart_tape *t, const struct cart_kv_part *const *parts, size_t n_parts,
-                      const struct cart_tape_conv *convs, size_t n, float *hidden, struct cart_pool *pool,
-                      struct cart_err *err)
+                      const struct cart_tape_conv *convs, size_t n, float *hidden,
+                      struct cart_pool *pool, struct cart_err *err)
 {
     const struct cart_model *m = t->m;
     t->parts = parts;
@@ -267,13 +284,16 @@ int cart_tape_forward(struct cart_tape *t, const struct cart_kv_part *const *par
     size_t k = 0;
     for (size_t i = 0; i < n; i++)
         for (size_t w = 0; w < convs[i].n_want; w++, k++)
-            memcpy(t->x_want + k * m->D, t->x_out + (t->row0[i] + convs[i].want[w]) * m->D, m->D * sizeof(float));
-    cart_rmsnorm_forward(hidden, m->D, t->r_want, t->x_want, m->D, m->out_norm, t->R, m->D, m->eps, pool);
+            memcpy(t->x_want + k * m->D, t->x_out + (t->row0[i] + convs[i].want[w]) * m->D,
+                   m->D * sizeof(float));
+    cart_rmsnorm_forward(hidden, m->D, t->r_want, t->x_want, m->D, m->out_norm, t->R, m->D, m->eps,
+                         pool);
     return 0;
 }
 
 /* dattn -> dq, dk, dv of the own tokens and the totals of the prefix rows. */
-static void backward_attention(struct cart_tape *t, size_t l, const struct cart_kv_grad *grads, struct cart_pool *pool)
+static void backward_attention(struct cart_tape *t, size_t l, const struct cart_kv_grad *grads,
+                               struct cart_pool *pool)
 {
     const struct cart_layer *layer = &t->m->layers[l];
     struct cart_attn_dims dims = cart_layer_attn_dims(layer);
@@ -294,8 +314,12 @@ static void backward_attention(struct cart_tape *t, size_t l, const struct cart_
         }
         dk[t->n_parts] = t->dk + t->row0[i] * wk;
         dv[t->n_parts] = t->dv + t->row0[i] * wk;
-        t->grads[i] = (struct cart_attn_grad){.dout = t->dattn + t->row0[i] * wq, .dq = t->dq + t->row0[i] * wq,
-                                              .dk = dk, .dv = dv, .lddo = wq, .lddq = wq};
+        t->grads[i] = (struct cart_attn_grad){.dout = t->dattn + t->row0[i] * wq,
+                                              .dq = t->dq + t->row0[i] * wq,
+                                              .dk = dk,
+                                              .dv = dv,
+                                              .lddo = wq,
+                                              .lddq = wq};
     }
     cart_attention_backward(t->items, t->grads, t->n, &dims, pool);
     for (size_t i = 0; i < t->n; i++)
@@ -332,16 +356,19 @@ static void backward_project(struct cart_tape *t, size_t l, struct cart_pool *po
     size_t D = m->D, M = t->M, wq = layer->H * layer->DH, wk = cart_layer_kv_width(layer);
     float *dq = t->dq, *dk = t->dk;
     cart_rope_apply(dq, wq, M, layer->H, layer->DH, s->index, s->cos, s->sin, &m->rope, true, pool);
-    cart_rope_apply(dk, wk, M, layer->HK, layer->DH, s->index, s->cos, s->sin, &m->rope, true, pool);
+    cart_rope_apply(dk, wk, M, layer->HK, layer->DH, s->index, s->cos, s->sin, &m->rope, true,
+                    pool);
     if (layer->q_norm) {
         dq = t->dattn;
         memset(dq, 0, M * wq * sizeof(float));
-        cart_headnorm_backward(dq, wq, t->dq, wq, a->q_raw, wq, a->rq, layer->q_norm, M, layer->H, layer->DH, pool);
+        cart_headnorm_backward(dq, wq, t->dq, wq, a->q_raw, wq, a->rq, layer->q_norm, M, layer->H,
+                               layer->DH, pool);
     }
     if (layer->k_norm) {
         dk = t->dk_raw;
         memset(dk, 0, M * wk * sizeof(float));
-        cart_headnorm_backward(dk, wk, t->dk, wk, a->k_raw, wk, a->rk, layer->k_norm, M, layer->HK, layer->DH, pool);
+        cart_headnorm_backward(dk, wk, t->dk, wk, a->k_raw, wk, a->rk, layer->k_norm, M, layer->HK,
+                               layer->DH, pool);
     }
     memset(t->dh, 0, M * D * sizeof(float));
     cart_matmul_backward(t->dh, D, dq, wq, M, &layer->wq, pool);
@@ -359,8 +386,9 @@ void cart_tape_backward(struct cart_tape *t, const float *dhidden, const struct 
     size_t k = 0;
     for (size_t i = 0; i < t->n; i++)
         for (size_t w = 0; w < t->convs[i].n_want; w++, k++)
-            cart_rmsnorm_backward(t->dx + (t->row0[i] + t->convs[i].want[w]) * D, D, dhidden + k * D, D,
-                                  t->x_want + k * D, D, t->r_want + k, m->out_norm, 1, D, pool);
+            cart_rmsnorm_backward(t->dx + (t->row0[i] + t->convs[i].want[w]) * D, D,
+                                  dhidden + k * D, D, t->x_want + k * D, D, t->r_want + k,
+                                  m->out_norm, 1, D, pool);
     for (size_t l = m->L; l-- > 0;) {
         const struct cart_layer *layer = &m->layers[l];
         const struct cart_layer_acts *a = &t->layers[l];

@@ -1,5 +1,5 @@
-/* Weights by name. Matrices stay where the mapped file has them, in their own encoding; vectors (norms, biases,
- * rotation factors) are few and small, and are widened into the model's arena. */
+/* Weights by name. Matrices stay where the mapped file has them, in their own encoding; vectors
+ * (norms, biases, rotation factors) are few and small, and are widened into the model's arena. */
 #include "model/model_impl.h"
 
 #include <inttypes.h>
@@ -26,20 +26,22 @@ static const struct cart_gguf_tensor *take(struct binder *b, const char *name, b
     }
     if (!cart_dtype_info(t->type)) {
         const struct cart_gguf_type *type = cart_gguf_tensor_type(t->type);
-        b->r = cart_err_set(b->err, CART_EFORMAT, "%s: tensor %s: type %s is not supported", b->m->path, name,
-                            type ? type->name : "unknown");
+        b->r = cart_err_set(b->err, CART_EFORMAT, "%s: tensor %s: type %s is not supported",
+                            b->m->path, name, type ? type->name : "unknown");
         return NULL;
     }
     b->m->priv->used[t - cart_gguf_tensor_at(g, 0)] = true;
     return t;
 }
 
-static bool shaped(struct binder *b, const struct cart_gguf_tensor *t, const char *name, size_t K, size_t N)
+static bool shaped(struct binder *b, const struct cart_gguf_tensor *t, const char *name, size_t K,
+                   size_t N)
 {
     if (t->dims[0] == K && t->dims[1] == N && t->dims[2] == 1 && t->dims[3] == 1)
         return true;
     b->r = cart_err_set(b->err, CART_EFORMAT,
-                        "%s: tensor %s: expected [%zu, %zu], found [%" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64 "]",
+                        "%s: tensor %s: expected [%zu, %zu], found [%" PRIu64 ", %" PRIu64
+                        ", %" PRIu64 ", %" PRIu64 "]",
                         b->m->path, name, K, N, t->dims[0], t->dims[1], t->dims[2], t->dims[3]);
     return false;
 }
@@ -52,7 +54,8 @@ static void matrix(struct binder *b, const char *name, size_t N, size_t K, struc
     if (!t || !shaped(b, t, name, K, N))
         return;
     const struct cart_dtype_info *d = cart_dtype_info(t->type);
-    *out = (struct cart_matrix){.dtype = t->type, .N = N, .K = K, .row_bytes = K / d->block * d->bytes, .data = t->data};
+    *out = (struct cart_matrix){
+        .dtype = t->type, .N = N, .K = K, .row_bytes = K / d->block * d->bytes, .data = t->data};
 }
 
 static void vector(struct binder *b, const char *name, size_t n, bool optional, const float **out)
@@ -66,7 +69,8 @@ static void vector(struct binder *b, const char *name, size_t n, bool optional, 
     if (v) {
         cart_widen(t->type, t->data, 0, n, v);
         if (!cart_all_finite(v, n))
-            b->r = cart_err_set(b->err, CART_EFORMAT, "%s: tensor %s: not finite", b->m->path, name);
+            b->r =
+                cart_err_set(b->err, CART_EFORMAT, "%s: tensor %s: not finite", b->m->path, name);
     }
     *out = v;
 }
@@ -115,8 +119,8 @@ static int bind_all(struct cart_model *m, struct cart_arena *arena, struct cart_
     return b.r;
 }
 
-/* A weight that the forward would ignore makes every answer quietly wrong. Rotation tables that old converters wrote are
- * the exception: they hold what the keys say. */
+/* A weight that the forward would ignore makes every answer quietly wrong. Rotation tables that old
+ * converters wrote are the exception: they hold what the keys say. */
 static int check_all_used(const struct cart_model *m, struct cart_err *err)
 {
     const struct cart_gguf *g = m->priv->gguf;
@@ -126,8 +130,9 @@ static int check_all_used(const struct cart_model *m, struct cart_err *err)
         char shown[80];
         cart_err_escape(shown, sizeof shown, t->name.data, t->name.len);
         if (!m->priv->used[i] && !strstr(shown, inert))
-            return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: not a weight of a %s model with %zu layers", m->path, shown,
-                                m->arch, m->L);
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: tensor %s: not a weight of a %s model with %zu layers",
+                                m->path, shown, m->arch, m->L);
     }
     return 0;
 }
@@ -152,6 +157,8 @@ int cart_bind_weights(struct cart_model *m, struct cart_err *err)
         r = bind_all(m, &m->priv->arena, err);
     for (size_t j = 0; r == 0 && m->rope.factor && j < m->rope.n_rot / 2; j++)
         if (!(m->rope.factor[j] > 0))
-            r = cart_err_set(err, CART_EFORMAT, "%s: tensor rope_freqs.weight: value %zu: expected above 0", m->path, j);
+            r = cart_err_set(err, CART_EFORMAT,
+                             "%s: tensor rope_freqs.weight: value %zu: expected above 0", m->path,
+                             j);
     return r;
 }

@@ -30,22 +30,24 @@ static const char *key(const struct cart_model *m, const char *suffix, char out[
     return out;
 }
 
-static int count(const struct cart_model *m, const char *suffix, uint64_t max, size_t *out, struct cart_err *err)
+static int count(const struct cart_model *m, const char *suffix, uint64_t max, size_t *out,
+                 struct cart_err *err)
 {
     char name[96];
     uint64_t v = 0;
     int r = cart_gguf_u64(m->priv->gguf, key(m, suffix, name), max, &v, err);
     if (r == 0 && v == 0)
-        r = cart_err_set(err, CART_EFORMAT, "%s: key %s: expected 1 to %llu, found 0", m->path, name,
-                         (unsigned long long)max);
+        r = cart_err_set(err, CART_EFORMAT, "%s: key %s: expected 1 to %llu, found 0", m->path,
+                         name, (unsigned long long)max);
     if (r == 0)
         *out = (size_t)v;
     return r;
 }
 
-/* A count that is one number or an array of one per layer; values [L]. Absent: values keep what they hold. */
-static int count_per_layer(const struct cart_model *m, const char *suffix, uint64_t max, size_t *values,
-                           struct cart_err *err)
+/* A count that is one number or an array of one per layer; values [L]. Absent: values keep what
+ * they hold. */
+static int count_per_layer(const struct cart_model *m, const char *suffix, uint64_t max,
+                           size_t *values, struct cart_err *err)
 {
     char name[96];
     const struct cart_gguf *g = m->priv->gguf;
@@ -64,12 +66,14 @@ static int count_per_layer(const struct cart_model *m, const char *suffix, uint6
     if (r < 0)
         return r;
     if (a.n != m->L)
-        return cart_err_set(err, CART_EFORMAT, "%s: key %s: expected %zu values, one a layer, found %zu", m->path, name,
-                            m->L, a.n);
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: key %s: expected %zu values, one a layer, found %zu", m->path,
+                            name, m->L, a.n);
     for (size_t l = 0; l < m->L; l++) {
         int64_t v = cart_gguf_array_i64(&a, l);
         if (v < 1 || (uint64_t)v > max)
-            return cart_err_set(err, CART_EFORMAT, "%s: key %s: value %zu: expected 1 to %llu, found %lld", m->path,
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: key %s: value %zu: expected 1 to %llu, found %lld", m->path,
                                 name, l, (unsigned long long)max, (long long)v);
         values[l] = (size_t)v;
     }
@@ -83,21 +87,25 @@ static int read_arch(struct cart_model *m, const struct family **out, struct car
     if (r < 0)
         return r;
     for (size_t i = 0; i < CART_COUNTOF(families); i++)
-        if (arch.len == strlen(families[i].arch) && memcmp(arch.data, families[i].arch, arch.len) == 0) {
+        if (arch.len == strlen(families[i].arch) &&
+            memcmp(arch.data, families[i].arch, arch.len) == 0) {
             *out = &families[i];
             m->arch = families[i].arch;
             return 0;
         }
-    static const char *const recurrent[] = {"mamba", "mamba2", "rwkv6", "rwkv7", "jamba", "falcon-h1", "qwen3next",
-                                            "granitehybrid", "nemotron_h", "lfm2", "plamo2"};
+    static const char *const recurrent[] = {"mamba",      "mamba2",    "rwkv6",     "rwkv7",
+                                            "jamba",      "falcon-h1", "qwen3next", "granitehybrid",
+                                            "nemotron_h", "lfm2",      "plamo2"};
     char shown[80];
     cart_err_escape(shown, sizeof shown, arch.data, arch.len);
     for (size_t i = 0; i < CART_COUNTOF(recurrent); i++)
         if (arch.len == strlen(recurrent[i]) && memcmp(arch.data, recurrent[i], arch.len) == 0)
             return cart_err_set(err, CART_EFORMAT,
-                                "%s: architecture '%s': a recurrent state is not a KV cache, so no cartridge can stand for it",
+                                "%s: architecture '%s': a recurrent state is not a KV cache, so no "
+                                "cartridge can stand for it",
                                 m->path, shown);
-    return cart_err_set(err, CART_EFORMAT, "%s: architecture '%s': expected llama, qwen2 or qwen3", m->path, shown);
+    return cart_err_set(err, CART_EFORMAT, "%s: architecture '%s': expected llama, qwen2 or qwen3",
+                        m->path, shown);
 }
 
 static int read_heads(struct cart_model *m, struct cart_err *err)
@@ -116,22 +124,29 @@ static int read_heads(struct cart_model *m, struct cart_err *err)
     if (r == 0)
         r = count_per_layer(m, "feed_forward_length", MAX_WIDTH, f, err);
     if (r == 0)
-        r = cart_gguf_u64_opt(m->priv->gguf, key(m, "attention.key_length", name), MAX_HEAD_DIM, &dh, err);
+        r = cart_gguf_u64_opt(m->priv->gguf, key(m, "attention.key_length", name), MAX_HEAD_DIM,
+                              &dh, err);
     if (r == 0)
-        r = cart_gguf_u64_opt(m->priv->gguf, key(m, "attention.value_length", name), MAX_HEAD_DIM, &dv, err);
+        r = cart_gguf_u64_opt(m->priv->gguf, key(m, "attention.value_length", name), MAX_HEAD_DIM,
+                              &dv, err);
     for (size_t l = 0; r == 0 && l < m->L; l++) {
         struct cart_layer *layer = &m->layers[l];
         if (h[l] == 0 || f[l] == 0)
             r = cart_err_set(err, CART_EFORMAT, "%s: key %s.%s: missing", m->path, m->arch,
                              h[l] == 0 ? "attention.head_count" : "feed_forward_length");
         else if (h[l] % hk[l] != 0)
-            r = cart_err_set(err, CART_EFORMAT, "%s: layer %zu: %zu query heads are no multiple of %zu key heads", m->path, l,
-                             h[l], hk[l]);
+            r = cart_err_set(err, CART_EFORMAT,
+                             "%s: layer %zu: %zu query heads are no multiple of %zu key heads",
+                             m->path, l, h[l], hk[l]);
         else if (dh == 0 && m->D % h[l] != 0)
-            r = cart_err_set(err, CART_EFORMAT, "%s: layer %zu: width %zu is no multiple of %zu heads", m->path, l, m->D, h[l]);
+            r = cart_err_set(err, CART_EFORMAT,
+                             "%s: layer %zu: width %zu is no multiple of %zu heads", m->path, l,
+                             m->D, h[l]);
         else if (dv != 0 && dv != (dh ? dh : m->D / h[l]))
-            r = cart_err_set(err, CART_EFORMAT, "%s: key %s.attention.value_length: expected %zu, the key length, found %zu",
-                             m->path, m->arch, (size_t)(dh ? dh : m->D / h[l]), (size_t)dv);
+            r = cart_err_set(
+                err, CART_EFORMAT,
+                "%s: key %s.attention.value_length: expected %zu, the key length, found %zu",
+                m->path, m->arch, (size_t)(dh ? dh : m->D / h[l]), (size_t)dv);
         layer->H = h[l];
         layer->HK = hk[l];
         layer->F = f[l];
@@ -141,7 +156,8 @@ static int read_heads(struct cart_model *m, struct cart_err *err)
     return r;
 }
 
-/* Linear scaling or none; other kinds change the angles in ways that the file does not spell out. */
+/* Linear scaling or none; other kinds change the angles in ways that the file does not spell out.
+ */
 static int read_rope_scaling(struct cart_model *m, struct cart_err *err)
 {
     const struct cart_gguf *g = m->priv->gguf;
@@ -156,10 +172,12 @@ static int read_rope_scaling(struct cart_model *m, struct cart_err *err)
     char shown[40];
     cart_err_escape(shown, sizeof shown, type.data, type.len);
     if (type.len != 6 || memcmp(type.data, "linear", 6) != 0)
-        return cart_err_set(err, CART_EFORMAT, "%s: key %s: expected none or linear, found '%s'", m->path, name, shown);
+        return cart_err_set(err, CART_EFORMAT, "%s: key %s: expected none or linear, found '%s'",
+                            m->path, name, shown);
     r = cart_gguf_real(g, key(m, "rope.scaling.factor", name), &factor, err);
     if (r == 0 && !(factor > 0 && factor < 1e6))
-        r = cart_err_set(err, CART_EFORMAT, "%s: key %s: expected a factor above 0, found %g", m->path, name, factor);
+        r = cart_err_set(err, CART_EFORMAT, "%s: key %s: expected a factor above 0, found %g",
+                         m->path, name, factor);
     m->rope.scale = 1 / factor;
     return r;
 }
@@ -173,13 +191,17 @@ static int read_rope(struct cart_model *m, const struct family *f, struct cart_e
     const struct cart_gguf *g = m->priv->gguf;
     int r = cart_gguf_u64_opt(g, key(m, "rope.dimension_count", name), MAX_HEAD_DIM, &n_rot, err);
     if (r == 0 && (n_rot == 0 || n_rot % 2 != 0 || n_rot > dh))
-        r = cart_err_set(err, CART_EFORMAT, "%s: rotary width: expected an even number up to the head width %zu, found %llu",
-                         m->path, dh, (unsigned long long)n_rot);
+        r = cart_err_set(
+            err, CART_EFORMAT,
+            "%s: rotary width: expected an even number up to the head width %zu, found %llu",
+            m->path, dh, (unsigned long long)n_rot);
     if (r == 0)
         r = cart_gguf_real_opt(g, key(m, "rope.freq_base", name), &base, err);
     if (r == 0 && !(base > 0 && base < 1e30))
-        r = cart_err_set(err, CART_EFORMAT, "%s: key %s: expected a base above 0, found %g", m->path, name, base);
-    m->rope = (struct cart_rope){.order = f->rope, .n_rot = (size_t)n_rot, .base = base, .scale = 1};
+        r = cart_err_set(err, CART_EFORMAT, "%s: key %s: expected a base above 0, found %g",
+                         m->path, name, base);
+    m->rope =
+        (struct cart_rope){.order = f->rope, .n_rot = (size_t)n_rot, .base = base, .scale = 1};
     return r < 0 ? r : read_rope_scaling(m, err);
 }
 
@@ -196,9 +218,12 @@ int cart_family_read(struct cart_model *m, struct cart_err *err)
     if (r == 0)
         r = count(m, "context_length", MAX_CONTEXT, &m->context, err);
     if (r == 0)
-        r = cart_gguf_real(m->priv->gguf, key(m, "attention.layer_norm_rms_epsilon", name), &eps, err);
+        r = cart_gguf_real(m->priv->gguf, key(m, "attention.layer_norm_rms_epsilon", name), &eps,
+                           err);
     if (r == 0 && !(eps > 0 && eps < 1))
-        r = cart_err_set(err, CART_EFORMAT, "%s: key %s: expected a number between 0 and 1, found %g", m->path, name, eps);
+        r = cart_err_set(err, CART_EFORMAT,
+                         "%s: key %s: expected a number between 0 and 1, found %g", m->path, name,
+                         eps);
     if (r < 0)
         return r;
     m->eps = (float)eps;

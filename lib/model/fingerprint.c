@@ -18,13 +18,15 @@ static int geometry(struct cart_model *m, struct cart_err *err)
     uint64_t base = 0, scale = 0;
     memcpy(&base, &m->rope.base, sizeof base);
     memcpy(&scale, &m->rope.scale, sizeof scale);
-    int r = cart_buf_addf(&b, err, "%s L %zu D %zu V %zu eps %a rope %zu base %" PRIx64 " scale %" PRIx64 "\n", m->arch, m->L,
-                          m->D, m->V, (double)m->eps, m->rope.n_rot, base, scale);
+    int r = cart_buf_addf(
+        &b, err, "%s L %zu D %zu V %zu eps %a rope %zu base %" PRIx64 " scale %" PRIx64 "\n",
+        m->arch, m->L, m->D, m->V, (double)m->eps, m->rope.n_rot, base, scale);
     for (size_t j = 0; r == 0 && m->rope.factor && j < m->rope.n_rot / 2; j++)
         r = cart_buf_addf(&b, err, "factor %a\n", (double)m->rope.factor[j]);
     for (size_t i = 0; r == 0 && i < m->L; i++) {
         const struct cart_layer *l = &m->layers[i];
-        r = cart_buf_addf(&b, err, "H %zu HK %zu DH %zu window %zu\n", l->H, l->HK, l->DH, l->window);
+        r = cart_buf_addf(&b, err, "H %zu HK %zu DH %zu window %zu\n", l->H, l->HK, l->DH,
+                          l->window);
     }
     if (r == 0) {
         unsigned char digest[16];
@@ -65,10 +67,12 @@ static int weights(struct cart_model *m, struct cart_err *err)
 
 int cart_fingerprints_make(struct cart_model *m, struct cart_err *err)
 {
-    snprintf(m->fp.tokenizer, sizeof m->fp.tokenizer, "%s", cart_tokenizer_fingerprint(m->priv->tokenizer));
+    snprintf(m->fp.tokenizer, sizeof m->fp.tokenizer, "%s",
+             cart_tokenizer_fingerprint(m->priv->tokenizer));
     if (m->priv->chat) {
         char text[128];
-        int n = snprintf(text, sizeof text, "%s %s", cart_chat_digest(m->priv->chat), cart_chat_profile(m->priv->chat));
+        int n = snprintf(text, sizeof text, "%s %s", cart_chat_digest(m->priv->chat),
+                         cart_chat_profile(m->priv->chat));
         unsigned char digest[16];
         cart_hash_bytes(text, (size_t)n, digest);
         hex_of(digest, m->fp.chat);
@@ -79,12 +83,12 @@ int cart_fingerprints_make(struct cart_model *m, struct cart_err *err)
 
 json_t *cart_fingerprints_json(const struct cart_fingerprints *fp)
 {
-    return json_pack("{s:s, s:s, s:s, s:s}", "geometry", fp->geometry, "tokenizer", fp->tokenizer, "template", fp->chat,
-                     "weights", fp->weights);
+    return json_pack("{s:s, s:s, s:s, s:s}", "geometry", fp->geometry, "tokenizer", fp->tokenizer,
+                     "template", fp->chat, "weights", fp->weights);
 }
 
-int cart_fingerprints_check(const struct cart_model *m, const json_t *fp, bool allow_other_weights, const char *what,
-                            struct cart_err *err)
+int cart_fingerprints_check(const struct cart_model *m, const json_t *fp, bool allow_other_weights,
+                            const char *what, struct cart_err *err)
 {
     const struct {
         const char *key, *mine, *hint;
@@ -93,7 +97,8 @@ int cart_fingerprints_check(const struct cart_model *m, const json_t *fp, bool a
         {"geometry", m->fp.geometry, "made for another model", true},
         {"tokenizer", m->fp.tokenizer, "made with another tokenizer", true},
         {"template", m->fp.chat, "made with another chat template", true},
-        {"weights", m->fp.weights, "made with other weights of this model (--allow-other-weights accepts them)",
+        {"weights", m->fp.weights,
+         "made with other weights of this model (--allow-other-weights accepts them)",
          !allow_other_weights},
     };
     if (!json_is_object(fp))
@@ -105,10 +110,11 @@ int cart_fingerprints_check(const struct cart_model *m, const json_t *fp, bool a
             return r;
         bool both = *found && *parts[i].mine;
         if (both && parts[i].strict && strcmp(found, parts[i].mine) != 0)
-            return cart_err_set(err, CART_EMATCH, "%s: %s: %s fingerprint: expected %s, found %s", what, parts[i].hint,
-                                parts[i].key, parts[i].mine, found);
+            return cart_err_set(err, CART_EMATCH, "%s: %s: %s fingerprint: expected %s, found %s",
+                                what, parts[i].hint, parts[i].key, parts[i].mine, found);
         if (!*found && i < 2)
-            return cart_err_set(err, CART_EFORMAT, "%s: %s fingerprint: missing", what, parts[i].key);
+            return cart_err_set(err, CART_EFORMAT, "%s: %s fingerprint: missing", what,
+                                parts[i].key);
     }
     return 0;
 }

@@ -1,5 +1,6 @@
-/* Inference forward: spans are cut into pieces of at most ws->tokens tokens, each of which runs through all layers.
- * Any cut gives the same bits, so the piece size is a matter of memory and speed alone. */
+/* Inference forward: spans are cut into pieces of at most ws->tokens tokens, each of which runs
+ * through all layers. Any cut gives the same bits, so the piece size is a matter of memory and
+ * speed alone. */
 #include "model/forward.h"
 
 #include "base/buf.h"
@@ -27,7 +28,8 @@ struct cart_workspace {
 };
 
 /* The widest layer decides, so that all layers share the memory. */
-static void layout(struct cart_arena *a, struct cart_workspace *w, const struct cart_model *m, size_t M)
+static void layout(struct cart_arena *a, struct cart_workspace *w, const struct cart_model *m,
+                   size_t M)
 {
     size_t q = 0, k = 0, F = 0;
     for (size_t i = 0; i < m->L; i++) {
@@ -54,7 +56,8 @@ static void layout(struct cart_arena *a, struct cart_workspace *w, const struct 
     w->items = cart_arena_push(a, M, sizeof *w->items);
 }
 
-int cart_workspace_new(struct cart_workspace **out, const struct cart_model *m, size_t tokens, struct cart_err *err)
+int cart_workspace_new(struct cart_workspace **out, const struct cart_model *m, size_t tokens,
+                       struct cart_err *err)
 {
     struct cart_workspace *w = calloc(1, sizeof *w);
     if (!w)
@@ -90,27 +93,31 @@ size_t cart_workspace_bytes(const struct cart_model *m, size_t tokens)
     return a.overflow ? SIZE_MAX : a.used;
 }
 
-static int check(const struct cart_model *m, const struct cart_span *spans, size_t n, struct cart_err *err)
+static int check(const struct cart_model *m, const struct cart_span *spans, size_t n,
+                 struct cart_err *err)
 {
     for (size_t i = 0; i < n; i++) {
         const struct cart_span *s = &spans[i];
         size_t rows = cart_kv_rows(&s->kv);
         if (s->T > m->context || rows > m->context - s->T)
             return cart_err_set(err, CART_EUSAGE,
-                                "%zu rows and %zu tokens exceed the model's context of %zu tokens", rows, s->T,
-                                m->context);
+                                "%zu rows and %zu tokens exceed the model's context of %zu tokens",
+                                rows, s->T, m->context);
         if (s->T > s->kv.tail->cap - s->kv.tail->rows)
             return cart_err_set(err, CART_EUSAGE, "stream has room for %zu tokens, given %zu",
                                 s->kv.tail->cap - s->kv.tail->rows, s->T);
         for (size_t t = 0; t < s->T; t++)
             if (s->ids[t] >= m->V)
-                return cart_err_set(err, CART_EUSAGE, "token id %u: expected less than %zu", s->ids[t], m->V);
+                return cart_err_set(err, CART_EUSAGE, "token id %u: expected less than %zu",
+                                    s->ids[t], m->V);
     }
     return 0;
 }
 
-/* Room for the segments of any piece: each of at most min(tokens, n) streams has its parts and its tail. */
-static int reserve_segments(struct cart_workspace *w, const struct cart_span *spans, size_t n, struct cart_err *err)
+/* Room for the segments of any piece: each of at most min(tokens, n) streams has its parts and its
+ * tail. */
+static int reserve_segments(struct cart_workspace *w, const struct cart_span *spans, size_t n,
+                            struct cart_err *err)
 {
     size_t total = 0;
     for (size_t i = 0; i < n; i++)
@@ -119,9 +126,10 @@ static int reserve_segments(struct cart_workspace *w, const struct cart_span *sp
     return cart_array_reserve((void **)&w->segs, &w->segs_cap, total, sizeof *w->segs, err);
 }
 
-/* Points items at layer l: each stream's parts, then its tail up to and with the piece's own rows. */
-static void plan_attention(struct cart_workspace *w, const struct cart_model *m, const struct cart_span *spans,
-                           size_t n_pieces, size_t l)
+/* Points items at layer l: each stream's parts, then its tail up to and with the piece's own rows.
+ */
+static void plan_attention(struct cart_workspace *w, const struct cart_model *m,
+                           const struct cart_span *spans, size_t n_pieces, size_t l)
 {
     size_t width = cart_layer_kv_width(&m->layers[l]), wq = m->layers[l].H * m->layers[l].DH;
     struct cart_kv_segment *seg = w->segs;
@@ -136,7 +144,8 @@ static void plan_attention(struct cart_workspace *w, const struct cart_model *m,
             *seg++ = (struct cart_kv_segment){pl->k, pl->v, part->rows, pl->stride, part->dtype};
         }
         struct cart_kv_tail *t = kv->tail;
-        memcpy(t->k[l] + t->rows * width, w->scratch.k + p->row * width, p->T * width * sizeof(float));
+        memcpy(t->k[l] + t->rows * width, w->scratch.k + p->row * width,
+               p->T * width * sizeof(float));
         memcpy(t->v[l] + t->rows * width, w->acts.v + p->row * width, p->T * width * sizeof(float));
         *seg++ = (struct cart_kv_segment){t->k[l], t->v[l], t->rows + p->T, width, CART_F32};
         it->n_segs = (size_t)(seg - it->segs);
@@ -149,14 +158,16 @@ static void plan_attention(struct cart_workspace *w, const struct cart_model *m,
     }
 }
 
-static void run_piece(const struct cart_model *m, struct cart_workspace *w, const struct cart_span *spans,
-                      size_t n_pieces, size_t M, struct cart_pool *pool)
+static void run_piece(const struct cart_model *m, struct cart_workspace *w,
+                      const struct cart_span *spans, size_t n_pieces, size_t M,
+                      struct cart_pool *pool)
 {
     size_t half = m->rope.n_rot / 2;
     for (size_t i = 0; i < n_pieces; i++) {
         const struct piece *p = &w->pieces[i];
         cart_layer_embed(m, spans[p->span].ids + p->first, p->T, w->acts.x + p->row * m->D);
-        cart_rope_table(w->scratch.cos + p->row * half, w->scratch.sin + p->row * half, p->pos, p->T, &m->rope);
+        cart_rope_table(w->scratch.cos + p->row * half, w->scratch.sin + p->row * half, p->pos,
+                        p->T, &m->rope);
     }
     for (size_t l = 0; l < m->L; l++) {
         const struct cart_layer *layer = &m->layers[l];
@@ -170,30 +181,34 @@ static void run_piece(const struct cart_model *m, struct cart_workspace *w, cons
         spans[w->pieces[i].span].kv.tail->rows += w->pieces[i].T;
 }
 
-/* Copies the wanted rows of a piece behind what hidden holds; returns their number. next [n] counts each span's wants so far. */
-static size_t gather(const struct cart_model *m, struct cart_workspace *w, const struct cart_span *s, const struct piece *p,
-                     size_t done, float *hidden)
+/* Copies the wanted rows of a piece behind what hidden holds; returns their number. next [n] counts
+ * each span's wants so far. */
+static size_t gather(const struct cart_model *m, struct cart_workspace *w,
+                     const struct cart_span *s, const struct piece *p, size_t done, float *hidden)
 {
     size_t n = 0;
     for (size_t i = done; i < s->n_want; i++) {
         size_t t = s->want ? s->want[i] : i;
         if (t >= p->first + p->T)
             break;
-        memcpy(hidden + n * m->D, w->acts.x + (p->row + t - p->first) * m->D, m->D * sizeof *hidden);
+        memcpy(hidden + n * m->D, w->acts.x + (p->row + t - p->first) * m->D,
+               m->D * sizeof *hidden);
         n++;
     }
     return n;
 }
 
-int cart_forward(const struct cart_model *m, struct cart_workspace *w, const struct cart_span *spans, size_t n,
-                 float *hidden, struct cart_pool *pool, struct cart_err *err)
+int cart_forward(const struct cart_model *m, struct cart_workspace *w,
+                 const struct cart_span *spans, size_t n, float *hidden, struct cart_pool *pool,
+                 struct cart_err *err)
 {
     int r = check(m, spans, n, err);
     if (r == 0)
         r = reserve_segments(w, spans, n, err);
     if (r < 0)
         return r;
-    size_t out = 0, span = 0, first = 0, done = 0; /* done: wants of the span under way that are out */
+    size_t out = 0, span = 0, first = 0,
+           done = 0; /* done: wants of the span under way that are out */
     while (span < n) {
         size_t M = 0, n_pieces = 0;
         while (span + n_pieces < n && M < w->tokens) {
@@ -219,6 +234,7 @@ int cart_forward(const struct cart_model *m, struct cart_workspace *w, const str
         }
     }
     if (out)
-        cart_rmsnorm_forward(hidden, m->D, NULL, hidden, m->D, m->out_norm, out, m->D, m->eps, pool);
+        cart_rmsnorm_forward(hidden, m->D, NULL, hidden, m->D, m->out_norm, out, m->D, m->eps,
+                             pool);
     return 0;
 }

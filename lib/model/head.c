@@ -7,9 +7,9 @@
 
 struct cart_head {
     const struct cart_model *m;
-    size_t rows; /* logits rows held at a time */
-    float *logits;              /* [rows, V] */
-    struct cart_logsum *stats;  /* [rows] */
+    size_t rows;               /* logits rows held at a time */
+    float *logits;             /* [rows, V] */
+    struct cart_logsum *stats; /* [rows] */
     struct cart_arena arena;
 };
 
@@ -19,7 +19,8 @@ static void layout(struct cart_arena *a, struct cart_head *h)
     h->stats = cart_arena_push(a, h->rows, sizeof *h->stats);
 }
 
-int cart_head_new(struct cart_head **out, const struct cart_model *m, size_t rows, struct cart_err *err)
+int cart_head_new(struct cart_head **out, const struct cart_model *m, size_t rows,
+                  struct cart_err *err)
 {
     struct cart_head *h = calloc(1, sizeof *h);
     if (!h)
@@ -45,13 +46,15 @@ void cart_head_free(struct cart_head *h)
     free(h);
 }
 
-void cart_head_logits(const struct cart_model *m, const float *hidden, size_t R, float *logits, struct cart_pool *pool)
+void cart_head_logits(const struct cart_model *m, const float *hidden, size_t R, float *logits,
+                      struct cart_pool *pool)
 {
     cart_matmul_forward(logits, m->V, hidden, m->D, R, &m->head, NULL, false, pool);
 }
 
 /* The logits of rows [r0, r0 + n) and their statistics. */
-static void chunk(struct cart_head *h, const float *hidden, size_t r0, size_t n, struct cart_pool *pool)
+static void chunk(struct cart_head *h, const float *hidden, size_t r0, size_t n,
+                  struct cart_pool *pool)
 {
     const struct cart_model *m = h->m;
     cart_head_logits(m, hidden + r0 * m->D, n, h->logits, pool);
@@ -63,8 +66,8 @@ static size_t chunk_size(const struct cart_head *h, size_t R, size_t r0)
     return R - r0 < h->rows ? R - r0 : h->rows;
 }
 
-void cart_head_topk(struct cart_head *h, const float *hidden, size_t R, size_t k, uint32_t *ids, float *logprobs,
-                    struct cart_pool *pool)
+void cart_head_topk(struct cart_head *h, const float *hidden, size_t R, size_t k, uint32_t *ids,
+                    float *logprobs, struct cart_pool *pool)
 {
     size_t V = h->m->V;
     for (size_t r0 = 0; r0 < R; r0 += h->rows) {
@@ -77,8 +80,8 @@ void cart_head_topk(struct cart_head *h, const float *hidden, size_t R, size_t k
     }
 }
 
-void cart_head_logprobs(struct cart_head *h, const float *hidden, size_t R, const uint32_t *ids, double *out,
-                        struct cart_pool *pool)
+void cart_head_logprobs(struct cart_head *h, const float *hidden, size_t R, const uint32_t *ids,
+                        double *out, struct cart_pool *pool)
 {
     for (size_t r0 = 0; r0 < R; r0 += h->rows) {
         size_t n = chunk_size(h, R, r0);
@@ -89,8 +92,8 @@ void cart_head_logprobs(struct cart_head *h, const float *hidden, size_t R, cons
 }
 
 /* One row's share of the loss, from its logits. */
-static void row_sums(const struct cart_head *h, size_t row, const struct cart_distill_target *t, size_t r,
-                     struct cart_distill_sums *s)
+static void row_sums(const struct cart_head *h, size_t row, const struct cart_distill_target *t,
+                     size_t r, struct cart_distill_sums *s)
 {
     size_t V = h->m->V, first = t->offsets[r], end = t->offsets[r + 1];
     const float *logits = h->logits + row * V;
@@ -106,8 +109,9 @@ static void row_sums(const struct cart_head *h, size_t row, const struct cart_di
         s->top1++;
 }
 
-void cart_head_distill(struct cart_head *h, const float *hidden, size_t R, const struct cart_distill_target *t,
-                       struct cart_distill_sums *sums, bool per_row, float *dhidden, struct cart_pool *pool)
+void cart_head_distill(struct cart_head *h, const float *hidden, size_t R,
+                       const struct cart_distill_target *t, struct cart_distill_sums *sums,
+                       bool per_row, float *dhidden, struct cart_pool *pool)
 {
     const struct cart_model *m = h->m;
     for (size_t r0 = 0; r0 < R; r0 += h->rows) {
@@ -117,7 +121,8 @@ void cart_head_distill(struct cart_head *h, const float *hidden, size_t R, const
             row_sums(h, i, t, r0 + i, per_row ? &sums[r0 + i] : &sums[0]);
         if (!dhidden)
             continue;
-        cart_vocab_distill_backward(h->logits, m->V, n, m->V, h->stats, t->offsets + r0, t->ids, t->p, pool);
+        cart_vocab_distill_backward(h->logits, m->V, n, m->V, h->stats, t->offsets + r0, t->ids,
+                                    t->p, pool);
         cart_matmul_backward(dhidden + r0 * m->D, m->D, h->logits, m->V, n, &m->head, pool);
     }
 }

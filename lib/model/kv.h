@@ -1,6 +1,7 @@
-/* Keys and values of a stream: shared immutable parts in order (cartridges, prefilled documents), then a tail of its
- * own that the forward appends to. A part's rows were rotated when they were made and are never touched again; the
- * position of a stream's next token is the number of rows before it. */
+/* Keys and values of a stream: shared immutable parts in order (cartridges, prefilled documents),
+ * then a tail of its own that the forward appends to. A part's rows were rotated when they were
+ * made and are never touched again; the position of a stream's next token is the number of rows
+ * before it. */
 #ifndef CART_MODEL_KV_H
 #define CART_MODEL_KV_H
 
@@ -33,13 +34,16 @@ struct cart_kv {
     struct cart_kv_tail *tail;
 };
 
-int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, size_t cap, struct cart_err *err) CART_MUST_USE;
+int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, size_t cap,
+                      struct cart_err *err) CART_MUST_USE;
 void cart_kv_tail_release(struct cart_kv_tail *t);
 size_t cart_kv_tail_bytes(const struct cart_model *m, size_t cap);
 
-/* A part that borrows rows [first, first + rows) of a tail; layers [L] is the caller's storage and must outlive the part. */
-void cart_kv_part_of_tail(struct cart_kv_part *part, struct cart_kv_layer *layers, const struct cart_model *m,
-                          const struct cart_kv_tail *t, size_t first, size_t rows);
+/* A part that borrows rows [first, first + rows) of a tail; layers [L] is the caller's storage and
+ * must outlive the part. */
+void cart_kv_part_of_tail(struct cart_kv_part *part, struct cart_kv_layer *layers,
+                          const struct cart_model *m, const struct cart_kv_tail *t, size_t first,
+                          size_t rows);
 
 size_t cart_kv_rows(const struct cart_kv *kv); /* parts and tail */
 

@@ -1,8 +1,9 @@
-/* The pieces of one layer that the inference forward and the training pass share; internal to the model room.
+/* The pieces of one layer that the inference forward and the training pass share; internal to the
+ * model room.
  *
- *   h = norm(x, attn_norm);  q, k, v = W h (+ bias);  q, k = rope(headnorm(q, k))        cart_layer_project
- *   attn = attention(q, keys, values)                                                   the caller's
- *   x1 = x + Wo attn;  y = x1 + Wdown(silu(Wgate h2) * (Wup h2)),  h2 = norm(x1, ffn_norm)   cart_layer_finish
+ *   h = norm(x, attn_norm);  q, k, v = W h (+ bias);  q, k = rope(headnorm(q, k))
+ * cart_layer_project attn = attention(q, keys, values) the caller's x1 = x + Wo attn;  y = x1 +
+ * Wdown(silu(Wgate h2) * (Wup h2)),  h2 = norm(x1, ffn_norm)   cart_layer_finish
  *
  * M tokens of any number of streams lie side by side. */
 #ifndef CART_MODEL_LAYER_H
@@ -11,18 +12,18 @@
 #include "model/model.h"
 #include "tensor/attention.h"
 
-/* What a layer computes on the way, [M, ...] each. Training keeps them per layer; inference lets several share memory:
- * q_raw = q, k_raw = k, x1 = x, act = gate, and no norm factors. */
+/* What a layer computes on the way, [M, ...] each. Training keeps them per layer; inference lets
+ * several share memory: q_raw = q, k_raw = k, x1 = x, act = gate, and no norm factors. */
 struct cart_layer_acts {
-    float *x;            /* [M, D] input */
-    float *q_raw, *k_raw;/* [M, H DH], [M, HK DH] before head norm and rotation */
-    float *v;            /* [M, HK DH] */
-    float *attn;         /* [M, H DH] */
-    float *stats;        /* [M, H, 2] of the attention; NULL where not kept */
-    float *x1;           /* [M, D] after attention */
-    float *gate, *up;    /* [M, F] */
-    float *r1, *r2;      /* [M] norm factors; NULL where not kept */
-    float *rq, *rk;      /* [M, H], [M, HK] head norm factors; NULL where not kept */
+    float *x;             /* [M, D] input */
+    float *q_raw, *k_raw; /* [M, H DH], [M, HK DH] before head norm and rotation */
+    float *v;             /* [M, HK DH] */
+    float *attn;          /* [M, H DH] */
+    float *stats;         /* [M, H, 2] of the attention; NULL where not kept */
+    float *x1;            /* [M, D] after attention */
+    float *gate, *up;     /* [M, F] */
+    float *r1, *r2;       /* [M] norm factors; NULL where not kept */
+    float *rq, *rk;       /* [M, H], [M, HK] head norm factors; NULL where not kept */
 };
 
 /* Scratch that no later step reads. */
@@ -34,16 +35,20 @@ struct cart_layer_scratch {
     float *cos, *sin; /* [M, n_rot / 2] at each token's position */
 };
 
-void cart_layer_project(const struct cart_model *m, const struct cart_layer *l, const struct cart_layer_acts *a,
-                        const struct cart_layer_scratch *s, size_t M, struct cart_pool *pool);
+void cart_layer_project(const struct cart_model *m, const struct cart_layer *l,
+                        const struct cart_layer_acts *a, const struct cart_layer_scratch *s,
+                        size_t M, struct cart_pool *pool);
 
 /* q and k from q_raw and k_raw: the part of project that a backward repeats. */
-void cart_layer_rotate(const struct cart_model *m, const struct cart_layer *l, const struct cart_layer_acts *a,
-                       const struct cart_layer_scratch *s, size_t M, struct cart_pool *pool);
+void cart_layer_rotate(const struct cart_model *m, const struct cart_layer *l,
+                       const struct cart_layer_acts *a, const struct cart_layer_scratch *s,
+                       size_t M, struct cart_pool *pool);
 
-/* From attn on. y [M, D] may be x1 (and x). y NULL: stops after gate and up, all that a backward needs. */
-void cart_layer_finish(const struct cart_model *m, const struct cart_layer *l, const struct cart_layer_acts *a,
-                       const struct cart_layer_scratch *s, float *y, size_t M, struct cart_pool *pool);
+/* From attn on. y [M, D] may be x1 (and x). y NULL: stops after gate and up, all that a backward
+ * needs. */
+void cart_layer_finish(const struct cart_model *m, const struct cart_layer *l,
+                       const struct cart_layer_acts *a, const struct cart_layer_scratch *s,
+                       float *y, size_t M, struct cart_pool *pool);
 
 /* x [n, D] = embedding rows of ids. */
 void cart_layer_embed(const struct cart_model *m, const uint32_t *ids, size_t n, float *x);

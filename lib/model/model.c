@@ -13,7 +13,8 @@ static int read_name(struct cart_model *m, struct cart_err *err)
     return m->name ? 0 : cart_err_memory(err, "model name", name.len);
 }
 
-static int open_parts(struct cart_model *m, const struct cart_model_options *opt, struct cart_err *err)
+static int open_parts(struct cart_model *m, const struct cart_model_options *opt,
+                      struct cart_err *err)
 {
     int r = cart_gguf_open(&m->priv->gguf, m->path, err);
     if (r == 0)
@@ -31,7 +32,8 @@ static int open_parts(struct cart_model *m, const struct cart_model_options *opt
     return r;
 }
 
-int cart_model_open(struct cart_model **out, const char *path, const struct cart_model_options *opt, struct cart_err *err)
+int cart_model_open(struct cart_model **out, const char *path, const struct cart_model_options *opt,
+                    struct cart_err *err)
 {
     struct cart_model *m = calloc(1, sizeof *m);
     if (m) {

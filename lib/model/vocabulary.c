@@ -15,13 +15,14 @@ static int special(const struct cart_model *m, const char *key, int64_t *out, st
         return 0;
     int r = cart_gguf_u64(m->priv->gguf, key, UINT32_MAX, &id, err);
     if (r == 0 && id >= m->V)
-        r = cart_err_set(err, CART_EFORMAT, "%s: key %s: expected less than %zu, found %llu", m->path, key, m->V,
-                         (unsigned long long)id);
+        r = cart_err_set(err, CART_EFORMAT, "%s: key %s: expected less than %zu, found %llu",
+                         m->path, key, m->V, (unsigned long long)id);
     *out = (int64_t)id;
     return r;
 }
 
-/* A string key as C text (owned), or NULL if absent; NUL inside is refused by the comparison that follows. */
+/* A string key as C text (owned), or NULL if absent; NUL inside is refused by the comparison that
+ * follows. */
 static int text_key(const struct cart_gguf *g, const char *key, char **out, struct cart_err *err)
 {
     struct cart_gguf_str s = {NULL, 0};
@@ -32,7 +33,8 @@ static int text_key(const struct cart_gguf *g, const char *key, char **out, stru
     return *out ? 0 : cart_err_memory(err, key, s.len);
 }
 
-static int text_array(const struct cart_gguf *g, const char *key, struct cart_text **out, size_t *n, struct cart_err *err)
+static int text_array(const struct cart_gguf *g, const char *key, struct cart_text **out, size_t *n,
+                      struct cart_err *err)
 {
     struct cart_gguf_str *strings = NULL;
     int r = cart_gguf_strings_opt(g, key, &strings, n, err);
@@ -50,8 +52,9 @@ static int text_array(const struct cart_gguf *g, const char *key, struct cart_te
 static int read_types(const struct cart_model *m, int32_t **out, size_t *n, struct cart_err *err)
 {
     struct cart_gguf_array a = {.n = 0};
-    int r = cart_gguf_array_opt(m->priv->gguf, "tokenizer.ggml.token_type",
-                                CART_GGUF_SET(CART_GGUF_I32) | CART_GGUF_SET(CART_GGUF_U32), &a, err);
+    int r =
+        cart_gguf_array_opt(m->priv->gguf, "tokenizer.ggml.token_type",
+                            CART_GGUF_SET(CART_GGUF_I32) | CART_GGUF_SET(CART_GGUF_U32), &a, err);
     if (r < 0 || a.n == 0)
         return r;
     int32_t *types = calloc(a.n, sizeof *types);
@@ -70,10 +73,12 @@ static int read_types(const struct cart_model *m, int32_t **out, size_t *n, stru
 static int check_scores(const struct cart_model *m, size_t n_tokens, struct cart_err *err)
 {
     struct cart_gguf_array a = {.n = n_tokens};
-    int r = cart_gguf_array_opt(m->priv->gguf, "tokenizer.ggml.scores", CART_GGUF_SET_REAL, &a, err);
+    int r =
+        cart_gguf_array_opt(m->priv->gguf, "tokenizer.ggml.scores", CART_GGUF_SET_REAL, &a, err);
     if (r == 0 && a.n != n_tokens)
-        r = cart_err_set(err, CART_EFORMAT, "%s: key tokenizer.ggml.scores: expected %zu values, found %zu", m->path, n_tokens,
-                         a.n);
+        r = cart_err_set(err, CART_EFORMAT,
+                         "%s: key tokenizer.ggml.scores: expected %zu values, found %zu", m->path,
+                         n_tokens, a.n);
     return r;
 }
 
@@ -96,7 +101,9 @@ static int read_tokenizer(struct cart_model *m, struct cart_err *err)
     if (r == 0)
         r = check_scores(m, src.n_tokens, err);
     if (r == 0 && src.n_tokens != m->V)
-        r = cart_err_set(err, CART_EFORMAT, "%s: key tokenizer.ggml.tokens: expected %zu strings, one a row of the embedding, found %zu",
+        r = cart_err_set(err, CART_EFORMAT,
+                         "%s: key tokenizer.ggml.tokens: expected %zu strings, one a row of the "
+                         "embedding, found %zu",
                          m->path, m->V, src.n_tokens);
     if (r == 0)
         r = special(m, "tokenizer.ggml.bos_token_id", &src.bos, err);
@@ -135,13 +142,15 @@ int cart_vocabulary_read(struct cart_model *m, const char *profile, struct cart_
     if (r == 0)
         r = cart_gguf_string_opt(m->priv->gguf, "tokenizer.chat_template", &text, err);
     if (r == 0 && text.len > MAX_TEMPLATE)
-        r = cart_err_set(err, CART_EFORMAT, "%s: key tokenizer.chat_template: expected at most %zu bytes, found %zu", m->path,
-                         MAX_TEMPLATE, text.len);
+        r = cart_err_set(err, CART_EFORMAT,
+                         "%s: key tokenizer.chat_template: expected at most %zu bytes, found %zu",
+                         m->path, MAX_TEMPLATE, text.len);
     if (r < 0)
         return r;
-    /* A model without a usable template still tokenises; whoever needs to chat gets this error then. A profile that was
-     * asked for by name and does not exist is an error at once. */
-    r = cart_chat_new(&m->priv->chat, m->priv->tokenizer, text.data, text.len, profile, &m->priv->chat_err);
+    /* A model without a usable template still tokenises; whoever needs to chat gets this error
+     * then. A profile that was asked for by name and does not exist is an error at once. */
+    r = cart_chat_new(&m->priv->chat, m->priv->tokenizer, text.data, text.len, profile,
+                      &m->priv->chat_err);
     if (r < 0 && profile) {
         if (err)
             *err = m->priv->chat_err;

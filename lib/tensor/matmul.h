@@ -20,8 +20,8 @@ struct cart_matrix {
     const void *data;
 };
 
-/* K > 0. y [M, N] (rows ldy floats apart) = x [M, K] (ldx) . W^T (+ bias [N]) (+ y if add). y may not
- * overlap x. */
+/* K > 0. y [M, N] (rows ldy floats apart) = x [M, K] (ldx) . W^T (+ bias [N]) (+ y if add). y may
+ * not overlap x. */
 void cart_matmul_forward(float *y, size_t ldy, const float *x, size_t ldx, size_t M,
                          const struct cart_matrix *w, const float *bias, bool add,
                          struct cart_pool *pool);

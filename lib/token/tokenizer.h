@@ -7,8 +7,8 @@
  * No function adds a BOS: who wants one pushes cart_tokenizer_bos(). Time is linear in the text (n
  * log n within one piece), the stack constant, lengths size_t.
  *
- * Plain text never yields a control or unknown token, whatever it looks like, and a user-defined one
- * only where the vocabulary's own merges arrive at it: what looks like one of these is counted
+ * Plain text never yields a control or unknown token, whatever it looks like, and a user-defined
+ * one only where the vocabulary's own merges arrive at it: what looks like one of these is counted
  * (stats->lookalikes) and tokenised as text. With CART_ENCODE_SPECIAL such tokens are recognised in
  * one scan from left to right, the longest at each place. Bytes that are not UTF-8 are kept as they
  * are, one symbol each, so that decoding gives the normalised text back byte for byte; only a byte
@@ -118,8 +118,8 @@ struct cart_text cart_tokenizer_string(const struct cart_tokenizer *t, uint32_t 
 uint32_t cart_tokenizer_find(const struct cart_tokenizer *t, const char *s, size_t n);
 
 size_t cart_tokenizer_size(const struct cart_tokenizer *t); /* V */
-uint32_t
-cart_tokenizer_bos(const struct cart_tokenizer *t); /* or CART_TOKEN_NONE; so the next two */
+uint32_t cart_tokenizer_bos(
+    const struct cart_tokenizer *t); /* or CART_TOKEN_NONE; so the next two */
 uint32_t cart_tokenizer_eos(const struct cart_tokenizer *t);
 uint32_t cart_tokenizer_pad(const struct cart_tokenizer *t);
 bool cart_tokenizer_adds_bos(const struct cart_tokenizer *t); /* a raw prompt starts with bos */

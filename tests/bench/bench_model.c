@@ -1,10 +1,11 @@
-/* Whole-model rates as shares of what the machine allows, measured in the same run: prefill of 512 tokens, decode of one
- * stream and of sixteen, and a training step of 4 x 224 tokens behind 256 rows.
+/* Whole-model rates as shares of what the machine allows, measured in the same run: prefill of 512
+ * tokens, decode of one stream and of sixteen, and a training step of 4 x 224 tokens behind 256
+ * rows.
  *
  *   bench_model [MODEL.gguf]...
  *
- * Without arguments: the demo model if it was fetched, and random files of Qwen3-0.6B's shape in F16 and Q8_0, made once
- * in build/bench. */
+ * Without arguments: the demo model if it was fetched, and random files of Qwen3-0.6B's shape in
+ * F16 and Q8_0, made once in build/bench. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "helper/gguf_write.h"
@@ -54,7 +55,8 @@ static double weight_bytes(const struct cart_model *m)
     double n = (double)m->head.row_bytes * (double)m->head.N;
     for (size_t l = 0; l < m->L; l++) {
         const struct cart_layer *y = &m->layers[l];
-        const struct cart_matrix *w[] = {&y->wq, &y->wk, &y->wv, &y->wo, &y->w_gate, &y->w_up, &y->w_down};
+        const struct cart_matrix *w[] = {&y->wq,     &y->wk,   &y->wv,    &y->wo,
+                                         &y->w_gate, &y->w_up, &y->w_down};
         for (size_t i = 0; i < CART_COUNTOF(w); i++)
             n += (double)w[i]->row_bytes * (double)w[i]->N;
     }
@@ -70,13 +72,15 @@ static double attention_flop(const struct cart_model *m, double T, double P)
     return n;
 }
 
-static void line(const char *what, double seconds, double tokens, double flop, double bytes, const struct bench *b)
+static void line(const char *what, double seconds, double tokens, double flop, double bytes,
+                 const struct bench *b)
 {
     printf("  %-34s %9.2f ms %9.1f tok/s", what, seconds * 1e3, tokens / seconds);
     if (flop > 0)
         printf(" %8.1f GFLOP/s %5.2f of FMA peak", flop / seconds / 1e9, flop / seconds / b->fma);
     if (bytes > 0)
-        printf(" %8.1f GB/s %5.2f of read bandwidth", bytes / seconds / 1e9, bytes / seconds / b->read);
+        printf(" %8.1f GB/s %5.2f of read bandwidth", bytes / seconds / 1e9,
+               bytes / seconds / b->read);
     putchar('\n');
     fflush(stdout);
 }
@@ -101,14 +105,16 @@ static void prefill(struct bench *b)
     for (int i = 0; i < REPEATS; i++) {
         struct cart_kv_tail tail;
         need(cart_kv_tail_init(&tail, b->m, T, &b->err), &b->err);
-        struct cart_span s = {.ids = b->ids, .T = T, .kv = {.tail = &tail}, .want = &want, .n_want = 1};
+        struct cart_span s = {
+            .ids = b->ids, .T = T, .kv = {.tail = &tail}, .want = &want, .n_want = 1};
         double start = cart_clock_now();
         need(cart_forward(b->m, b->ws, &s, 1, b->hidden, b->pool, &b->err), &b->err);
         cart_head_logits(b->m, b->hidden, 1, b->logits, b->pool);
         t[i] = cart_clock_now() - start;
         cart_kv_tail_release(&tail);
     }
-    double flop = 2 * T * linear_values(b->m) + attention_flop(b->m, T, 0) + 2.0 * (double)b->m->D * (double)b->m->V;
+    double flop = 2 * T * linear_values(b->m) + attention_flop(b->m, T, 0) +
+                  2.0 * (double)b->m->D * (double)b->m->V;
     line("prefill, 512 tokens", median(t, REPEATS), T, flop, 0, b);
 }
 
@@ -122,7 +128,8 @@ static void decode(struct bench *b, size_t streams, size_t depth)
     for (size_t i = 0; i < streams; i++) {
         need(cart_kv_tail_init(&tails[i], b->m, depth + STEPS, &b->err), &b->err);
         tails[i].rows = depth;
-        spans[i] = (struct cart_span){.ids = b->ids + i, .T = 1, .kv = {.tail = &tails[i]}, .n_want = 1};
+        spans[i] =
+            (struct cart_span){.ids = b->ids + i, .T = 1, .kv = {.tail = &tails[i]}, .n_want = 1};
     }
     for (size_t i = 0; i < STEPS; i++) {
         double start = cart_clock_now();
@@ -132,8 +139,11 @@ static void decode(struct bench *b, size_t streams, size_t depth)
     }
     double kv = (double)cart_kv_tail_bytes(b->m, depth + STEPS / 2) * (double)streams;
     char what[64];
-    snprintf(what, sizeof what, "decode, %zu stream%s at depth %zu", streams, streams == 1 ? "" : "s", depth);
-    double flop = streams > 1 ? 2 * (double)streams * (linear_values(b->m) + (double)b->m->D * (double)b->m->V) : 0;
+    snprintf(what, sizeof what, "decode, %zu stream%s at depth %zu", streams,
+             streams == 1 ? "" : "s", depth);
+    double flop = streams > 1 ? 2 * (double)streams *
+                                    (linear_values(b->m) + (double)b->m->D * (double)b->m->V)
+                              : 0;
     line(what, median(t, STEPS), (double)streams, flop, weight_bytes(b->m) + kv, b);
     for (size_t i = 0; i < streams; i++)
         cart_kv_tail_release(&tails[i]);
@@ -159,7 +169,8 @@ static void train(struct bench *b, bool recompute)
     struct cart_kv_grad grad = {g, g + m->L};
     size_t want[WANTS], offsets[CONVS * WANTS + 1];
     uint32_t *ids = calloc(CONVS * WANTS * K, sizeof *ids);
-    float *p = calloc(CONVS * WANTS * K, sizeof *p), *dhidden = calloc(CONVS * WANTS * m->D, sizeof *dhidden);
+    float *p = calloc(CONVS * WANTS * K, sizeof *p),
+          *dhidden = calloc(CONVS * WANTS * m->D, sizeof *dhidden);
     struct cart_tape_conv convs[CONVS];
     for (size_t i = 0; i < WANTS; i++)
         want[i] = T - WANTS + i;
@@ -187,8 +198,10 @@ static void train(struct bench *b, bool recompute)
         cart_tape_backward(tape, dhidden, &grad, b->pool);
         t[i] = cart_clock_now() - start;
     }
-    /* Forward and dX of every matrix, forward and backward of the head, attention forward and 2.5 times that backward. */
-    double flop = 4.0 * CONVS * T * linear_values(m) + 4.0 * CONVS * WANTS * (double)m->D * (double)m->V +
+    /* Forward and dX of every matrix, forward and backward of the head, attention forward and 2.5
+     * times that backward. */
+    double flop = 4.0 * CONVS * T * linear_values(m) +
+                  4.0 * CONVS * WANTS * (double)m->D * (double)m->V +
                   3.5 * CONVS * attention_flop(m, T, P);
     char what[64];
     snprintf(what, sizeof what, "training step%s, %.2f GB", recompute ? ", recompute" : "",
@@ -217,8 +230,8 @@ static void run(const char *path, double fma, double read, struct cart_pool *poo
     for (size_t i = 0; i < 1024; i++)
         b.ids[i] = (uint32_t)(i * 37 % 251);
     const char *slash = strrchr(path, '/');
-    printf("%s: %s, %zu layers, D %zu, V %zu, %.0f M values in layers\n", slash ? slash + 1 : path, b.m->arch, b.m->L, b.m->D,
-           b.m->V, linear_values(b.m) / 1e6);
+    printf("%s: %s, %zu layers, D %zu, V %zu, %.0f M values in layers\n", slash ? slash + 1 : path,
+           b.m->arch, b.m->L, b.m->D, b.m->V, linear_values(b.m) / 1e6);
     prefill(&b);
     decode(&b, 1, 16);
     decode(&b, 1, 512);
@@ -241,7 +254,8 @@ static const char *qwen(int dtype, char path[128])
     mkdir("build/bench", 0777);
     snprintf(path, 128, "build/bench/qwen3-0.6b-shape-%s.gguf", cart_dtype_info(dtype)->name);
     if (stat(path, &st) != 0) {
-        struct gguf_shape s = {"qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1e6, dtype, true, 1};
+        struct gguf_shape s = {"qwen3", 28,    1024, 16,    8,    128, 3072,
+                               151936,  40960, 1e6,  dtype, true, 1};
         char part[160];
         snprintf(part, sizeof part, "%s.part", path);
         gguf_write_model(part, &s);
@@ -258,14 +272,17 @@ int main(int argc, char **argv)
     need(cart_cpu_init(&err), &err);
     need(cart_pool_new(&pool, cart_cpu_count(), &err), &err);
     double fma = limit_fma(pool), read = limit_read(pool);
-    printf("CPU path %s, %zu threads: FMA peak %.0f GFLOP/s, read bandwidth %.1f GB/s\n", cart_cpu_path_name(),
-           cart_pool_threads(pool), fma / 1e9, read / 1e9);
+    printf("CPU path %s, %zu threads: FMA peak %.0f GFLOP/s, read bandwidth %.1f GB/s\n",
+           cart_cpu_path_name(), cart_pool_threads(pool), fma / 1e9, read / 1e9);
     for (int i = 1; i < argc; i++)
         run(argv[i], fma, read, pool);
     if (argc == 1) {
         char path[512], made[128];
         const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-        snprintf(path, sizeof path, "%s%s/cart/SmolLM2-135M-Instruct.Q4_1.gguf", cache ? cache : home ? home : "",
+        snprintf(path, sizeof path, "%s%s/cart/SmolLM2-135M-Instruct.Q4_1.gguf",
+                 cache  ? cache
+                 : home ? home
+                        : "",
                  cache ? "" : "/.cache");
         if (access(path, R_OK) == 0)
             run(path, fma, read, pool);

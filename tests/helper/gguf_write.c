@@ -125,8 +125,10 @@ static void vocabulary(struct out *o, const struct gguf_shape *s)
     key_u32(o, "tokenizer.ggml.bos_token_id", (uint32_t)(s->V - 2));
     key_u32(o, "tokenizer.ggml.eos_token_id", (uint32_t)(s->V - 1));
     key_str(o, "tokenizer.chat_template",
-            "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + "
-            "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}");
+            "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + "
+            "message['content'] + '<|im_end|>' + "
+            "'\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% "
+            "endif %}");
 }
 
 struct tensor {
@@ -148,10 +150,12 @@ static size_t tensors_of(const struct gguf_shape *s, struct tensor *t)
             const char *name;
             size_t K, N;
             int dtype;
-        } rows[] = {{"attn_norm", s->D, 1, CART_F32}, {"attn_q", s->D, q, s->dtype}, {"attn_k", s->D, k, s->dtype},
-                    {"attn_v", s->D, k, s->dtype}, {"attn_output", q, s->D, s->dtype}, {"ffn_norm", s->D, 1, CART_F32},
-                    {"ffn_gate", s->D, s->F, s->dtype}, {"ffn_up", s->D, s->F, s->dtype}, {"ffn_down", s->F, s->D, s->dtype},
-                    {"attn_q_norm", s->DH, 1, CART_F32}, {"attn_k_norm", s->DH, 1, CART_F32}};
+        } rows[] = {{"attn_norm", s->D, 1, CART_F32},   {"attn_q", s->D, q, s->dtype},
+                    {"attn_k", s->D, k, s->dtype},      {"attn_v", s->D, k, s->dtype},
+                    {"attn_output", q, s->D, s->dtype}, {"ffn_norm", s->D, 1, CART_F32},
+                    {"ffn_gate", s->D, s->F, s->dtype}, {"ffn_up", s->D, s->F, s->dtype},
+                    {"ffn_down", s->F, s->D, s->dtype}, {"attn_q_norm", s->DH, 1, CART_F32},
+                    {"attn_k_norm", s->DH, 1, CART_F32}};
         for (size_t i = 0; i < CART_COUNTOF(rows) - (norms ? 0 : 2); i++, n++) {
             snprintf(t[n].name, sizeof t[n].name, "blk.%zu.%s.weight", l, rows[i].name);
             t[n].K = rows[i].K;
@@ -168,16 +172,18 @@ static size_t tensor_bytes(const struct tensor *t)
     return t->K / d->block * d->bytes * t->N;
 }
 
-/* Random blocks whose scales are small finite f16 numbers: the bytes that are no scale may hold anything. */
+/* Random blocks whose scales are small finite f16 numbers: the bytes that are no scale may hold
+ * anything. */
 static void random_block(int dtype, unsigned char *b, size_t bytes, uint64_t r)
 {
     static const struct {
         int dtype;
         size_t at[2];
         size_t n;
-    } scales[] = {{CART_Q8_0, {0}, 1}, {CART_Q4_0, {0}, 1}, {CART_Q4_1, {0, 2}, 2}, {CART_Q5_0, {0}, 1},
-                  {CART_Q5_1, {0, 2}, 2}, {CART_Q4_K, {0, 2}, 2}, {CART_Q5_K, {0, 2}, 2}, {CART_Q6_K, {208}, 1},
-                  {CART_Q2_K, {80, 82}, 2}, {CART_Q3_K, {108}, 1}, {CART_IQ4_NL, {0}, 1}, {CART_IQ4_XS, {0}, 1}};
+    } scales[] = {{CART_Q8_0, {0}, 1},    {CART_Q4_0, {0}, 1},    {CART_Q4_1, {0, 2}, 2},
+                  {CART_Q5_0, {0}, 1},    {CART_Q5_1, {0, 2}, 2}, {CART_Q4_K, {0, 2}, 2},
+                  {CART_Q5_K, {0, 2}, 2}, {CART_Q6_K, {208}, 1},  {CART_Q2_K, {80, 82}, 2},
+                  {CART_Q3_K, {108}, 1},  {CART_IQ4_NL, {0}, 1},  {CART_IQ4_XS, {0}, 1}};
     for (size_t i = 0; i < bytes; i++) {
         r = r * 6364136223846793005u + 1442695040888963407u;
         b[i] = (unsigned char)(r >> 56);

@@ -1,5 +1,6 @@
-/* Writes GGUF files for tests and benches: keys as given, tensors filled with small random numbers in any storage type.
- * For programs that may end when something fails: every function prints and exits. */
+/* Writes GGUF files for tests and benches: keys as given, tensors filled with small random numbers
+ * in any storage type. For programs that may end when something fails: every function prints and
+ * exits. */
 #ifndef CART_TEST_GGUF_WRITE_H
 #define CART_TEST_GGUF_WRITE_H
 
@@ -13,8 +14,8 @@ struct gguf_shape {
     const char *arch;
     size_t L, D, H, HK, DH, F, V, context;
     double rope_base;
-    int dtype;      /* of every matrix */
-    bool tied;      /* no output.weight */
+    int dtype; /* of every matrix */
+    bool tied; /* no output.weight */
     uint64_t seed;
 };
 

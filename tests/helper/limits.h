@@ -1,14 +1,16 @@
-/* What this machine allows, measured now: floating-point peak and read bandwidth of all threads of a pool together. A
- * rate is quoted as a share of these, taken in the same run. */
+/* What this machine allows, measured now: floating-point peak and read bandwidth of all threads of
+ * a pool together. A rate is quoted as a share of these, taken in the same run. */
 #ifndef CART_TEST_LIMITS_H
 #define CART_TEST_LIMITS_H
 
 #include "base/pool.h"
 
-double limit_fma(struct cart_pool *pool);  /* f32 FLOP/s of fused multiply-adds in registers, widest vectors in use */
+double limit_fma(struct cart_pool *pool);  /* f32 FLOP/s of fused multiply-adds in registers, widest
+                                              vectors in use */
 double limit_read(struct cart_pool *pool); /* bytes/s summing 512 MiB */
 
-/* The loop of one worker: rounds of 16 independent chains; returns a number so that nothing is optimised away. */
+/* The loop of one worker: rounds of 16 independent chains; returns a number so that nothing is
+ * optimised away. */
 float limit_fma_loop_avx512(long rounds); /* 16 * 16 * 2 FLOP a round */
 float limit_fma_loop_avx2(long rounds);   /* 12 * 8 * 2 FLOP a round */
 float limit_read_loop_avx512(const float *p, size_t n);

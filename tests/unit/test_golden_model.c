@@ -1,6 +1,7 @@
-/* A model file against its float64 golden (tests/golden/README.md tells what each tensor means): logits, key and value
- * rows, logits and gradients behind a prefix. Runs over every pair in tests/golden/tiny, or over the pair that MODEL and
- * GOLDEN name. Where the contract promises equal bits, equal bits are asked for; against float64, the bounds below. */
+/* A model file against its float64 golden (tests/golden/README.md tells what each tensor means):
+ * logits, key and value rows, logits and gradients behind a prefix. Runs over every pair in
+ * tests/golden/tiny, or over the pair that MODEL and GOLDEN name. Where the contract promises equal
+ * bits, equal bits are asked for; against float64, the bounds below. */
 #include "base/cpu.h"
 #include "base/io.h"
 #include "model/backward.h"
@@ -18,8 +19,9 @@
 
 #include <cmocka.h>
 
-#define LOGIT_BOUND 1e-4  /* |difference|; a plain f32 forward elsewhere is off by 2.1e-5 at most */
-#define GRAD_BOUND 5e-5   /* relative to the largest entry of the tensor */
+#define LOGIT_BOUND 1e-4 /* |difference|; a plain f32 forward elsewhere is off by 2.1e-5 at most   \
+                          */
+#define GRAD_BOUND 5e-5  /* relative to the largest entry of the tensor */
 
 struct pair {
     char model[512], golden[512];
@@ -114,7 +116,8 @@ static void check_rows(struct fixture *f, const struct cart_kv_tail *tail)
             snprintf(name, sizeof name, "%c.layer%zu", v ? 'v' : 'k', l);
             const float *want = golden(f, name, f->T * width);
             if (want)
-                assert_true(worst(v ? tail->v[l] : tail->k[l], want, f->T * width, NULL) < LOGIT_BOUND);
+                assert_true(worst(v ? tail->v[l] : tail->k[l], want, f->T * width, NULL) <
+                            LOGIT_BOUND);
         }
     }
 }
@@ -128,7 +131,9 @@ static float *behind(struct fixture *f, const struct cart_kv_part *part, size_t 
     need(cart_kv_tail_init(&tail, f->m, n, &f->err), &f->err);
     for (size_t at = 0; at < n; at += cut) {
         size_t T = n - at < cut ? n - at : cut;
-        struct cart_span span = {.ids = f->ids + f->prefix + at, .T = T, .n_want = T,
+        struct cart_span span = {.ids = f->ids + f->prefix + at,
+                                 .T = T,
+                                 .n_want = T,
                                  .kv = {.parts = &part, .n_parts = 1, .tail = &tail}};
         need(cart_forward(f->m, f->ws, &span, 1, hidden + at * D, f->pool, &f->err), &f->err);
     }
@@ -159,14 +164,16 @@ static void layout_grads(struct grads *g, const struct cart_model *m, size_t row
     g->dv = cart_arena_push(&g->arena, m->L, sizeof *g->dv);
     for (size_t l = 0; l < m->L; l++)
         for (int v = 0; v < 2; v++) {
-            float *p = cart_arena_push(&g->arena, rows * cart_layer_kv_width(&m->layers[l]), sizeof *p);
+            float *p =
+                cart_arena_push(&g->arena, rows * cart_layer_kv_width(&m->layers[l]), sizeof *p);
             if (g->dk)
                 (v ? g->dv : g->dk)[l] = p;
         }
 }
 
 /* Loss and unscaled gradients of `copies` equal conversations behind the part. */
-static void train(struct fixture *f, const struct cart_kv_part *part, bool recompute, size_t copies, struct grads *g)
+static void train(struct fixture *f, const struct cart_kv_part *part, bool recompute, size_t copies,
+                  struct grads *g)
 {
     enum { WANTS = 20 };
     size_t T = f->T - f->prefix, want[WANTS], offsets[2 * WANTS + 1];
@@ -180,9 +187,13 @@ static void train(struct fixture *f, const struct cart_kv_part *part, bool recom
         target[i] = f->ids[f->prefix + want[i % WANTS] + 1];
         p[i] = 1;
     }
-    struct cart_tape_limits lim = {.tokens = copies * T, .convs = copies, .wants = copies * WANTS, .prefix = f->prefix,
+    struct cart_tape_limits lim = {.tokens = copies * T,
+                                   .convs = copies,
+                                   .wants = copies * WANTS,
+                                   .prefix = f->prefix,
                                    .recompute = recompute};
-    struct cart_tape_conv convs[2] = {{f->ids + f->prefix, T, want, WANTS}, {f->ids + f->prefix, T, want, WANTS}};
+    struct cart_tape_conv convs[2] = {{f->ids + f->prefix, T, want, WANTS},
+                                      {f->ids + f->prefix, T, want, WANTS}};
     struct cart_tape *tape = NULL;
     struct cart_head *head = NULL;
     need(cart_tape_new(&tape, f->m, &lim, &f->err), &f->err);
@@ -232,8 +243,10 @@ static void check_grads(struct fixture *f, const struct grads *g)
     assert_true(worst_rel < GRAD_BOUND);
 }
 
-/* One number moved both ways: the loss must follow the gradient. f32 logits limit what a difference can resolve. */
-static void check_difference(struct fixture *f, struct cart_kv_tail *tail, const struct cart_kv_part *part, const struct grads *g)
+/* One number moved both ways: the loss must follow the gradient. f32 logits limit what a difference
+ * can resolve. */
+static void check_difference(struct fixture *f, struct cart_kv_tail *tail,
+                             const struct cart_kv_part *part, const struct grads *g)
 {
     size_t l = f->m->L - 1, best = 0, n = f->prefix * cart_layer_kv_width(&f->m->layers[l]);
     for (size_t i = 1; i < n; i++)
@@ -261,7 +274,8 @@ static void same_bits(struct fixture *f, const struct grads *a, const struct gra
     }
 }
 
-static void check_training(struct fixture *f, struct cart_kv_tail *tail, const struct cart_kv_part *part)
+static void check_training(struct fixture *f, struct cart_kv_tail *tail,
+                           const struct cart_kv_part *part)
 {
     struct grads one, again, two;
     train(f, part, false, 1, &one);
@@ -273,7 +287,8 @@ static void check_training(struct fixture *f, struct cart_kv_tail *tail, const s
     check_grads(f, &one);
     assert_true(one.loss == again.loss);
     same_bits(f, &one, &again);
-    /* A conversation packed with its twin: each partial sum starts from zero, so the total is exactly twice. */
+    /* A conversation packed with its twin: each partial sum starts from zero, so the total is
+     * exactly twice. */
     train(f, part, false, 2, &two);
     for (size_t l = 0; l < f->m->L; l++)
         for (size_t i = 0; i < f->prefix * cart_layer_kv_width(&f->m->layers[l]); i++) {
@@ -326,9 +341,12 @@ static void test_pair(void **state)
 
 int main(void)
 {
-    static const char *const names[] = {"llama_tied", "llama_tied.q8_0", "llama_tied.mix", "llama3_untied",
-                                        "llama_d256.kmix", "llama_d256.q4_k_m", "llama_d256.mxfp4", "qwen2", "qwen2.mix",
-                                        "qwen3", "qwen3_d256.kmix"};
+    static const char *const names[] = {"llama_tied",       "llama_tied.q8_0",
+                                        "llama_tied.mix",   "llama3_untied",
+                                        "llama_d256.kmix",  "llama_d256.q4_k_m",
+                                        "llama_d256.mxfp4", "qwen2",
+                                        "qwen2.mix",        "qwen3",
+                                        "qwen3_d256.kmix"};
     static struct pair pairs[CART_COUNTOF(names)];
     static struct CMUnitTest tests[CART_COUNTOF(names)];
     const char *root = getenv("CART_TEST_ROOT"), *model = getenv("MODEL"), *gold = getenv("GOLDEN");
@@ -343,11 +361,13 @@ int main(void)
             snprintf(pairs[i].model, sizeof pairs[i].model, "%s", model);
             snprintf(pairs[i].golden, sizeof pairs[i].golden, "%s", gold);
         } else {
-            snprintf(pairs[i].model, sizeof pairs[i].model, "%s/tests/golden/tiny/%s.gguf", root ? root : ".", names[i]);
-            snprintf(pairs[i].golden, sizeof pairs[i].golden, "%s/tests/golden/tiny/%s.golden.safetensors",
+            snprintf(pairs[i].model, sizeof pairs[i].model, "%s/tests/golden/tiny/%s.gguf",
                      root ? root : ".", names[i]);
+            snprintf(pairs[i].golden, sizeof pairs[i].golden,
+                     "%s/tests/golden/tiny/%s.golden.safetensors", root ? root : ".", names[i]);
         }
-        tests[i] = (struct CMUnitTest){.name = model ? model : names[i], .test_func = test_pair, .initial_state = &pairs[i]};
+        tests[i] = (struct CMUnitTest){
+            .name = model ? model : names[i], .test_func = test_pair, .initial_state = &pairs[i]};
     }
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return _cmocka_run_group_tests("golden models", tests, n, NULL, NULL);

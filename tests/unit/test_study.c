@@ -416,9 +416,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chunks),        cmocka_unit_test(test_even_at_every_prefix),
         cmocka_unit_test(test_small_corpora), cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_answers),
-        cmocka_unit_test(test_loops),       cmocka_unit_test(test_recitals),
-        cmocka_unit_test(test_weights),       cmocka_unit_test(test_conversations),
+        cmocka_unit_test(test_answers),       cmocka_unit_test(test_loops),
+        cmocka_unit_test(test_recitals),      cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_conversations),
     };
 
     if (cart_cpu_init(&err) < 0 ||

@@ -1,0 +1,50 @@
+#!/usr/bin/env bats
+# cart-equiv: the acceptance gate on every tiny model, and how it fails.
+load ../helper/common
+load ../helper/study
+
+setup() {
+    cart_setup
+    cart_tiny llama_tied
+    cart_study_text > corpus.txt
+    cart-tokenize -q -o c.tokens corpus.txt
+}
+
+@test "help, version and the manual agree" {
+    cart_equal "$(cart_man_synopsis "$CART_ROOT/man/cart-equiv.1")" "$(cart_help_usage cart-equiv)" synopsis
+    cart-equiv --version | grep -q '^cart-equiv '
+    cart_must_fail 2 cart-equiv --no-such-option
+    cart_must_fail 2 cart-equiv c.tokens c.tokens
+    cart_must_fail 2 cart-equiv -p 0 c.tokens
+}
+
+@test "an untrained cartridge is the real prefill, on every tiny model" {
+    for name in llama_tied llama_tied.q8_0 llama_tied.mix llama3_untied llama_d256.kmix llama_d256.q4_k_m qwen2 qwen2.mix \
+        qwen3 qwen3_d256.kmix; do
+        cart_tiny $name
+        cart-tokenize -q -o t.tokens corpus.txt
+        for p in 31 32 65; do
+            cart-equiv -p $p --suffix-max 60 --steps 40 t.tokens > out
+            cart_has out 'max |delta logit| = 0, greedy agreement 40/40: equal'
+        done
+    done
+}
+
+@test "whatever the threads and the processor" {
+    for run in '1 generic' '2 generic' '3 generic'; do
+        set -- $run
+        CART_CPU=$2 cart-equiv -p 48 -j $1 --suffix-max 40 --steps 20 c.tokens > out
+        cart_has out 'max |delta logit| = 0, greedy agreement 20/20: equal'
+    done
+}
+
+@test "cut and mismatched input, a full device" {
+    size=$(wc -c < c.tokens)
+    for n in 0 1 9 40 200 $((size / 2)) $((size - 1)); do
+        head -c $n c.tokens > cut
+        cart_must_fail 3 cart-equiv -p 48 cut
+    done
+    cart_must_fail 5 sh -c 'cart-equiv -p 48 --steps 2 c.tokens > /dev/full'
+    cart_tiny qwen2
+    cart_must_fail 4 cart-equiv -p 48 c.tokens
+}
