@@ -19,9 +19,10 @@
 
 #include <cmocka.h>
 
-#define LOGIT_BOUND 1e-4 /* |difference|; a plain f32 forward elsewhere is off by 2.1e-5 at most   \
-                          */
-#define GRAD_BOUND 5e-5  /* relative to the largest entry of the tensor */
+#define LOGIT_BOUND                                                                                \
+    1e-4                /* |difference|; a plain f32 forward elsewhere is off by 2.1e-5 at most    \
+                         */
+#define GRAD_BOUND 5e-5 /* relative to the largest entry of the tensor */
 
 struct pair {
     char model[512], golden[512];
