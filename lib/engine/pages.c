@@ -393,7 +393,7 @@ static struct source best_source(const struct cart_lane *l, const uint32_t *ids,
             best = (struct source){&c->tail, c, m};
     }
     for (const struct cart_lane *o = l->pages->lanes; o != NULL; o = o->next) {
-        if (o == l || o->root != l->root || last_node(o) != at || o->page == NULL || o->wide)
+        if (o == l || o->root != l->root || last_node(o) != at || o->page == NULL)
             continue;
         size_t m = common(o->ids, o->n_own, ids, n);
         if (m > best.n)

@@ -52,28 +52,11 @@ static const char *const annotations[] = {"$schema",     "$id",         "$commen
                                           "description", "default",     "examples",     "example",
                                           "strict",      "deprecated",  "readOnly",     "writeOnly",
                                           "$defs",       "definitions", "discriminator"};
-static const char *const keywords[] = {"type",
-                                       "enum",
-                                       "const",
-                                       "properties",
-                                       "required",
-                                       "items",
-                                       "prefixItems",
-                                       "minItems",
-                                       "maxItems",
-                                       "additionalProperties",
-                                       "minLength",
-                                       "maxLength",
-                                       "minimum",
-                                       "maximum",
-                                       "exclusiveMinimum",
-                                       "exclusiveMaximum",
-                                       "anyOf",
-                                       "oneOf",
-                                       "allOf",
-                                       "$ref",
-                                       "minProperties",
-                                       "maxProperties"};
+static const char *const keywords[] = {
+    "type",        "enum",     "const",    "properties",           "required",         "items",
+    "prefixItems", "minItems", "maxItems", "additionalProperties", "minLength",        "format",
+    "maxLength",   "minimum",  "maximum",  "exclusiveMinimum",     "exclusiveMaximum", "anyOf",
+    "oneOf",       "allOf",    "$ref",     "minProperties",        "maxProperties"};
 
 bool cart_schema_is_annotation(const char *key)
 {
@@ -151,6 +134,7 @@ static int type_implied(const json_t *schema)
                  {"minItems", CART_TYPE_ARRAY},
                  {"maxItems", CART_TYPE_ARRAY},
                  {"minLength", CART_TYPE_STRING},
+                 {"format", CART_TYPE_STRING},
                  {"maxLength", CART_TYPE_STRING},
                  {"minimum", CART_TYPE_INTEGER},
                  {"maximum", CART_TYPE_INTEGER},

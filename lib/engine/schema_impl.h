@@ -20,6 +20,13 @@ void cart_json_rules_make(struct cart_json_rules *r, struct cart_constraint *c);
 /* Integers lo..hi, |both| < 10^CART_SCHEMA_DIGITS, lo <= hi. */
 uint32_t cart_json_integers(struct cart_constraint *c, int64_t lo, int64_t hi, uint32_t next);
 
+/* Numbers lo..hi with at most as many digits after the point, without exponents. */
+uint32_t cart_json_decimals(struct cart_constraint *c, int64_t lo, int64_t hi, uint32_t next);
+
+/* A string of that format: date, time, date-time (with an offset), uuid. false: not one of these.
+ */
+bool cart_json_format(struct cart_constraint *c, const char *name, uint32_t next, uint32_t *node);
+
 /* A string of least to most characters (SIZE_MAX: any number). */
 uint32_t cart_json_string_sized(struct cart_constraint *c, const struct cart_json_rules *r,
                                 size_t least, size_t most, uint32_t next);

@@ -276,6 +276,118 @@ uint32_t cart_json_integers(struct cart_constraint *c, int64_t lo, int64_t hi, u
     return lo < 0 ? cart_grammar_either(c, above, below) : above;
 }
 
+/* Magnitudes lo..hi with digits after the point: whole parts below hi with any, hi itself with
+ * zeros. */
+static uint32_t magnitudes(struct cart_constraint *c, uint64_t lo, uint64_t hi, uint32_t next)
+{
+    uint32_t zeros = next;
+
+    for (int i = 0; i < CART_SCHEMA_DIGITS; i++)
+        zeros = cart_grammar_either(c, text(c, "0", zeros), next);
+    uint32_t bare = cart_grammar_either(c, text(c, ".0", zeros), next);
+    uint32_t most = naturals(c, hi, hi, bare);
+    if (lo == hi)
+        return most;
+    uint32_t some = digits(c, CART_SCHEMA_DIGITS - 1, next);
+    uint32_t fraction = text(c, ".", cart_grammar_bytes(c, "09", some));
+    return cart_grammar_either(c, naturals(c, lo, hi - 1, cart_grammar_either(c, fraction, next)),
+                               most);
+}
+
+uint32_t cart_json_decimals(struct cart_constraint *c, int64_t lo, int64_t hi, uint32_t next)
+{
+    uint32_t above = 0;
+    uint32_t below = 0;
+
+    if (hi >= 0)
+        above = magnitudes(c, lo > 0 ? (uint64_t)lo : 0, (uint64_t)hi, next);
+    if (lo < 0)
+        below = text(c, "-", magnitudes(c, hi < 0 ? (uint64_t)-hi : 0, (uint64_t)-lo, next));
+    if (hi < 0)
+        return below;
+    return lo < 0 ? cart_grammar_either(c, above, below) : above;
+}
+
+/* ---- formats of strings ---- */
+
+static uint32_t repeat(struct cart_constraint *c, const char *ranges, int n, uint32_t next)
+{
+    for (int i = 0; i < n; i++)
+        next = cart_grammar_bytes(c, ranges, next);
+    return next;
+}
+
+/* 01 to 28 and, where most is more, up to 30 or 31. */
+static uint32_t day(struct cart_constraint *c, int most, uint32_t next)
+{
+    uint32_t any = cart_grammar_either(c, text(c, "0", cart_grammar_bytes(c, "19", next)),
+                                       text(c, "1", cart_grammar_bytes(c, "09", next)));
+
+    any = cart_grammar_either(c, any,
+                              text(c, "2", cart_grammar_bytes(c, most > 28 ? "09" : "08", next)));
+    if (most > 28)
+        any = cart_grammar_either(
+            c, any, text(c, "3", cart_grammar_bytes(c, most > 30 ? "01" : "00", next)));
+    return any;
+}
+
+/* The 29th of February is left out: whether it exists depends on the year. */
+static uint32_t date(struct cart_constraint *c, uint32_t next)
+{
+    uint32_t long_day = text(c, "-", day(c, 31, next));
+    uint32_t short_day = text(c, "-", day(c, 30, next));
+    uint32_t early = cart_grammar_either(c, cart_grammar_bytes(c, "11335578", long_day),
+                                         cart_grammar_bytes(c, "446699", short_day));
+    uint32_t late = cart_grammar_either(c, cart_grammar_bytes(c, "0022", long_day),
+                                        cart_grammar_bytes(c, "11", short_day));
+
+    early = cart_grammar_either(c, early, text(c, "2-", day(c, 28, next)));
+    uint32_t month = cart_grammar_either(c, text(c, "0", early), text(c, "1", late));
+    return repeat(c, "09", 4, text(c, "-", month));
+}
+
+static uint32_t hours_minutes(struct cart_constraint *c, uint32_t next)
+{
+    uint32_t minutes = text(c, ":", cart_grammar_bytes(c, "05", cart_grammar_bytes(c, "09", next)));
+
+    return cart_grammar_either(c, cart_grammar_bytes(c, "01", cart_grammar_bytes(c, "09", minutes)),
+                               text(c, "2", cart_grammar_bytes(c, "03", minutes)));
+}
+
+static uint32_t clock_time(struct cart_constraint *c, uint32_t next)
+{
+    uint32_t offset = cart_grammar_either(c, text(c, "Z", next),
+                                          cart_grammar_bytes(c, "++--", hours_minutes(c, next)));
+    uint32_t part = text(c, ".", cart_grammar_bytes(c, "09", digits(c, 5, offset)));
+    uint32_t seconds = cart_grammar_bytes(
+        c, "05", cart_grammar_bytes(c, "09", cart_grammar_either(c, part, offset)));
+
+    return hours_minutes(c, text(c, ":", seconds));
+}
+
+bool cart_json_format(struct cart_constraint *c, const char *name, uint32_t next, uint32_t *node)
+{
+    uint32_t close = text(c, "\"", next);
+    uint32_t at;
+
+    if (strcmp(name, "date") == 0) {
+        at = date(c, close);
+    } else if (strcmp(name, "time") == 0) {
+        at = clock_time(c, close);
+    } else if (strcmp(name, "date-time") == 0) {
+        at = date(c, text(c, "T", clock_time(c, close)));
+    } else if (strcmp(name, "uuid") == 0) {
+        at = repeat(c, "09af", 12, close);
+        for (int i = 0; i < 3; i++)
+            at = repeat(c, "09af", 4, text(c, "-", at));
+        at = repeat(c, "09af", 8, text(c, "-", at));
+    } else {
+        return false;
+    }
+    *node = text(c, "\"", at);
+    return true;
+}
+
 /* ---- keys that are not named ---- */
 
 /* The rest of a key once it has left all names: any characters that need no escape, then the quote.

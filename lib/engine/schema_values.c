@@ -124,8 +124,10 @@ int cart_schema_number(struct cart_schema *k, const json_t *schema, bool integer
     for (size_t i = 0; i < CART_COUNTOF(bounds); i++) {
         if (json_object_get(schema, bounds[i]) == NULL)
             continue;
-        if (!integer)
-            return cart_schema_complain(k, bounds[i], "supported for type integer only");
+        double x = json_number_value(json_object_get(schema, bounds[i]));
+        if (!integer && (i >= 2 || x != floor(x)))
+            return cart_schema_complain(k, bounds[i],
+                                        "of a number: supported where whole and inclusive");
         bounded = true;
     }
     if (!bounded) {
@@ -139,8 +141,9 @@ int cart_schema_number(struct cart_schema *k, const json_t *schema, bool integer
         (r = bound(k, schema, "exclusiveMaximum", true, true, &hi)) < 0)
         return r;
     if (lo > hi)
-        return cart_schema_complain(k, "minimum", "no integer lies between the bounds");
-    *node = cart_json_integers(k->c, lo, hi, CART_GRAMMAR_RETURN);
+        return cart_schema_complain(k, "minimum", "no number lies between the bounds");
+    *node = integer ? cart_json_integers(k->c, lo, hi, CART_GRAMMAR_RETURN)
+                    : cart_json_decimals(k->c, lo, hi, CART_GRAMMAR_RETURN);
     return 0;
 }
 
@@ -155,6 +158,15 @@ int cart_schema_string(struct cart_schema *k, const json_t *schema, uint32_t *no
     if ((r = cart_schema_count(k, schema, "minLength", &least)) < 0 ||
         (r = cart_schema_count(k, schema, "maxLength", &most)) < 0)
         return r;
+    const json_t *format = json_object_get(schema, "format");
+    if (format != NULL) {
+        if (least > 0 || most != SIZE_MAX)
+            return cart_schema_complain(k, "format", "not supported beside minLength or maxLength");
+        if (!json_is_string(format) ||
+            !cart_json_format(k->c, json_string_value(format), CART_GRAMMAR_RETURN, node))
+            return cart_schema_complain(k, "format", "supported: date, time, date-time, uuid");
+        return 0;
+    }
     if (least > most)
         return cart_schema_complain(k, "minLength", "more than maxLength");
     *node = cart_json_string_sized(k->c, &k->json, least, most, CART_GRAMMAR_RETURN);
