@@ -358,7 +358,7 @@ PY
 @test "the vectors of llhttp: agreed, or a reason is listed" {
     cart_need_tool python3
     cart_need "$CART_SHARED/data/llhttp/sample.md"
-    serve_start --ctx 64 -q --timeout 2
+    serve_start --ctx 64 --timeout 2
     python3 "$CART_ROOT/tests/helper/http_llhttp.py" "${SERVE_URL#http://}" "$CART_SHARED/data/llhttp" > vectors ||
         { grep -A1 '^not' vectors >&2; false; }
     tail -n 1 vectors | grep -q '^# 166 vectors: .* 0 neither$'
