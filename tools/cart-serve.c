@@ -242,7 +242,7 @@ static int serve(struct options *o, const struct cart_model *m, struct cart_pool
         serving = s;
         catch_signals();
         announce(o, s, name);
-        r = cart_serve_run(s, err);
+        cart_serve_run(s);
         serving = NULL;
     }
     /* The scheduler's last events still go to exchanges of s. */

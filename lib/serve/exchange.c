@@ -28,7 +28,7 @@ void cart_exchange_release(struct cart_exchange *x)
     pthread_mutex_destroy(&x->lock);
     cart_buf_release(&x->body);
     cart_buf_release(&x->out);
-    free(x->owned_path);
+    free(x->path);
     free(x->origin);
     free(x->requests);
     free(x);

@@ -55,14 +55,15 @@ struct cart_exchange {
     const struct cart_route *route;
     char id[40]; /* x-request-id */
     char argument[CART_ARGUMENT_MAX + 1];
-    const char *method, *path; /* path owned */
-    char *owned_path;
+    const char *method;
+    char *path;   /* owned */
     char *origin; /* allowed Origin to reflect, owned, or NULL */
     bool http10, head_only;
     int fd;
     double started;
     struct cart_buf body;
-    bool too_large;
+    bool too_large; /* then the body is thrown away */
+    size_t thrown;  /* bytes of it */
 
     pthread_mutex_t lock; /* of everything below */
     int holders;

@@ -74,8 +74,8 @@ static struct cart_exchange *exchange_new(struct cart_serve *s, struct MHD_Conne
         return NULL;
     /* The absolute form names our own authority again. */
     const char *path = strncmp(url, "http://", 7) == 0 ? strchr(url + 7, '/') : url;
-    x->owned_path = strdup(path ? path : "/");
-    if (!x->owned_path) {
+    x->path = strdup(path ? path : "/");
+    if (!x->path) {
         free(x);
         return NULL;
     }
@@ -83,7 +83,6 @@ static struct cart_exchange *exchange_new(struct cart_serve *s, struct MHD_Conne
     x->serve = s;
     x->connection = c;
     x->method = method;
-    x->path = x->owned_path;
     x->http10 = strcmp(version, "HTTP/1.0") == 0;
     x->head_only = strcmp(method, "HEAD") == 0;
     x->fd = connection_fd(c);
@@ -437,8 +436,8 @@ static enum MHD_Result collect(struct cart_exchange *x, const char *data, size_t
     if (!x->too_large)
         cart_buf_reset(&x->body);
     x->too_large = true;
-    x->sent += *n;
-    bool enough = x->sent > limit;
+    x->thrown += *n;
+    bool enough = x->thrown > limit;
     *n = 0;
     return enough ? MHD_NO : MHD_YES;
 }

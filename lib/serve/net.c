@@ -493,10 +493,9 @@ static void drain(struct cart_serve *s)
         wait_once(s, DRAIN_TICK_MS);
 }
 
-int cart_serve_run(struct cart_serve *s, struct cart_err *err)
+void cart_serve_run(struct cart_serve *s)
 {
     double swept = cart_clock_now();
-    (void)err;
     while (atomic_load(&s->net->stops) == 0) {
         wait_once(s, TICK_MS);
         double now = cart_clock_now();
@@ -508,7 +507,6 @@ int cart_serve_run(struct cart_serve *s, struct cart_err *err)
     }
     drain(s);
     cart_net_halt(s);
-    return 0;
 }
 
 static void tell(struct cart_serve *s, char what)

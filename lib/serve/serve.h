@@ -52,7 +52,7 @@ int cart_serve_new(struct cart_serve **out, const struct cart_model *m,
                    const struct cart_serve_options *opt, struct cart_err *err) CART_MUST_USE;
 
 /* Serves until cart_serve_stop has been called and what was under way has ended. */
-int cart_serve_run(struct cart_serve *s, struct cart_err *err) CART_MUST_USE;
+void cart_serve_run(struct cart_serve *s);
 void cart_serve_free(struct cart_serve *s);
 
 /* From a signal handler. stop: the first call drains, the second ends at once. reload: reads the

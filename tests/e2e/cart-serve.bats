@@ -67,6 +67,29 @@ content() { jq -r '.choices[0].message.content'; }
     serve_end
 }
 
+@test "a warm server answers as fresh ones do, and says what it had" {
+    make_cartridges
+    local turns='{"role":"user","content":"one two three four"}' i
+    local more="$turns,{\"role\":\"assistant\",\"content\":\"five\"},{\"role\":\"user\",\"content\":\"six\"}"
+    local bodies=()
+    for i in "$turns" "$more" '{"role":"user","content":"one two three five"}'; do
+        bodies+=("{\"model\":\"m:one\",\"seed\":5,\"max_tokens\":30,\"messages\":[$i]}"
+            "{\"cartridges\":[\"one\",\"two\"],\"temperature\":0,\"max_tokens\":30,\"messages\":[$i]}")
+    done
+    serve_start -c one=one.safetensors -c two=two.safetensors --kv 600
+    for _ in 1 2; do
+        for i in "${!bodies[@]}"; do post /v1/chat/completions "${bodies[i]}" > "warm.$i"; done
+    done
+    cart_equal "$(jq '.usage.prompt_tokens_details.cached_tokens > 0' warm.2)" true
+    serve_end
+    for i in "${!bodies[@]}"; do
+        serve_start -c one=one.safetensors -c two=two.safetensors --draft 0 -j 1
+        post /v1/chat/completions "${bodies[i]}" > fresh
+        serve_end
+        cart_equal "$(jq -c '[.choices, .system_fingerprint]' "warm.$i")" "$(jq -c '[.choices, .system_fingerprint]' fresh)"
+    done
+}
+
 @test "each way to name cartridges gives the same rows, and says which" {
     make_cartridges
     serve_start -c one=one.safetensors -c two=two.safetensors --default two
@@ -186,17 +209,18 @@ content() { jq -r '.choices[0].message.content'; }
     serve_start --slots 1 --ctx 512 --draft 0
     python3 - "${SERVE_URL##*:}" > answer <<'PY'
 import json, socket, sys, time
-body = json.dumps({"prompt": "a", "max_tokens": 400, "ignore_eos": True}).encode()
-raw = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+def raw(**more):
+    body = json.dumps({"prompt": "a", "ignore_eos": True, **more}).encode()
+    return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 address = ("127.0.0.1", int(sys.argv[1]))
 gone = [socket.create_connection(address) for _ in range(6)]
 for s in gone:
-    s.sendall(raw)
+    s.sendall(raw(max_tokens=500, n=128))
 time.sleep(0.3)
 for s in gone:
     s.close()
 s = socket.create_connection(address)
-s.sendall(raw.replace(b"400", b" 10"))
+s.sendall(raw(max_tokens=10))
 s.shutdown(socket.SHUT_WR)
 data = b""
 while more := s.recv(65536):
