@@ -1,5 +1,6 @@
 #include "helper/serving.h"
 
+#include "base/clock.h"
 #include "cartridge/trainable.h"
 #include "engine/sampler.h"
 #include "helper/vocab.h"
@@ -196,6 +197,10 @@ bool test_on_event(void *ctx, const struct cart_event *e)
     struct answer *a = &c->got[e->choice];
     bool go_on = true;
 
+    if (e->type == CART_EVENT_START && c->gate != NULL) {
+        pthread_mutex_lock(c->gate);
+        pthread_mutex_unlock(c->gate);
+    }
     pthread_mutex_lock(&c->lock);
     switch (e->type) {
     case CART_EVENT_START:
@@ -214,6 +219,8 @@ bool test_on_event(void *ctx, const struct cart_event *e)
                     snprintf(c->error, sizeof c->error, "top list rises");
             }
         }
+        if (a->n == 0)
+            c->first_token = cart_clock_now();
         a->ids[a->n++] = e->id;
         if (c->leave_after == a->n)
             cart_scheduler_cancel(c->s, e->request);
@@ -230,6 +237,7 @@ bool test_on_event(void *ctx, const struct cart_event *e)
     case CART_EVENT_END:
         c->usage = *e->usage;
         c->ends++;
+        c->ended = cart_clock_now();
         pthread_cond_broadcast(&c->changed);
         break;
     }

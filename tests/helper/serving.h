@@ -58,8 +58,10 @@ struct client {
     size_t n_embedding;
     struct cart_usage usage;
     size_t starts, finishes, ends;
-    size_t leave_after; /* tokens of one choice after which it cancels; SIZE_MAX: never */
-    size_t hang_up;     /* tokens after which it says no */
+    size_t leave_after;        /* tokens of one choice after which it cancels; SIZE_MAX: never */
+    size_t hang_up;            /* tokens after which it says no */
+    pthread_mutex_t *gate;     /* START waits for it: what is submitted meanwhile comes together */
+    double first_token, ended; /* when, monotonic */
     char error[128];
 };
 

@@ -201,6 +201,8 @@ static void context_ends_where_it_says(void **state)
     cart_scheduler_free(s);
 }
 
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+
 static void full_queues_and_bad_numbers_are_refused(void **state)
 {
     (void)state;
@@ -218,11 +220,14 @@ static void full_queues_and_bad_numbers_are_refused(void **state)
     test_client_init(&c[0], s);
     test_client_init(&c[1], s);
     c[0].leave_after = 40;
+    c[0].gate = &gate;
+    pthread_mutex_lock(&gate);
     test_client_submit(&c[0], &q);
     uint64_t second = test_client_submit(&c[1], &q);
     assert_int_equal(cart_scheduler_submit(s, &q, &id, &why, &err), CART_EAGAIN);
     assert_int_equal(why, CART_REFUSED_QUEUE);
     cart_scheduler_cancel(s, second); /* while it waits: the one at work goes on */
+    pthread_mutex_unlock(&gate);
     test_client_wait(&c[1]);
     assert_int_equal(c[1].got[0].finish, CART_SERVE_CANCELLED);
     assert_int_equal(c[1].starts, 0);
@@ -266,13 +271,14 @@ static void short_questions_pass_long_ones(void **state)
     quick.max_tokens = 5;
     test_client_init(&c[0], s);
     test_client_init(&c[1], s);
+    c[0].gate = &gate;
+    pthread_mutex_lock(&gate);
     test_client_submit(&c[0], &slow);
     test_client_submit(&c[1], &quick);
+    pthread_mutex_unlock(&gate);
     test_client_wait(&c[1]);
-    pthread_mutex_lock(&c[0].lock);
-    assert_int_equal(c[0].got[0].n, 0); /* still at its prompt */
-    pthread_mutex_unlock(&c[0].lock);
     test_client_wait(&c[0]);
+    assert_true(c[1].ended < c[0].first_token);
     assert_int_equal(c[0].got[0].n, 20);
     test_client_release(&c[0]);
     test_client_release(&c[1]);
@@ -327,6 +333,116 @@ static void cartridges_come_and_go(void **state)
     cart_stack_release(old);
     cart_scheduler_free(s);
     unlink(path);
+}
+
+/* Whatever is at work or waits when the scheduler ends hears of it, once. */
+static void ending_cancels_the_rest(void **state)
+{
+    (void)state;
+    for (unsigned delay = 0; delay < 4; delay++) {
+        struct cart_scheduler_options o = {2, 6, 0, 0, 16, 4};
+        struct cart_scheduler *s = test_scheduler_start(&o);
+        struct cart_serve_request q;
+        struct client c[6];
+        uint32_t prompt[200];
+        simple_request(&q, prompt, 200, delay);
+        q.max_tokens = SIZE_MAX;
+        for (size_t i = 0; i < 6; i++) {
+            q.n = 1 + i % 3;
+            test_client_init(&c[i], s);
+            test_client_submit(&c[i], &q);
+        }
+        assert_false(cart_scheduler_idle(s, 0.004 * delay));
+        cart_scheduler_free(s);
+        for (size_t i = 0; i < 6; i++) {
+            assert_int_equal(c[i].ends, 1);
+            assert_int_equal(c[i].finishes, 1 + i % 3);
+            test_client_release(&c[i]);
+        }
+        cart_stack_release(q.stack);
+    }
+}
+
+/* ---- many threads at one name ---- */
+
+struct visitor {
+    pthread_t thread;
+    bool stop; /* guarded by lock */
+    pthread_mutex_t lock;
+    size_t seen, missed, wrong;
+};
+
+static bool visitor_stops(struct visitor *v)
+{
+    pthread_mutex_lock(&v->lock);
+    bool stop = v->stop;
+    pthread_mutex_unlock(&v->lock);
+    return stop;
+}
+
+static void *visit(void *arg)
+{
+    struct visitor *v = arg;
+    const char *const list[] = {"two", "guest"};
+
+    while (!visitor_stops(v)) {
+        struct cart_stack *s = NULL;
+        struct cart_stack *all = NULL;
+        if (cart_stack_acquire(&s, test_serving.registry, list, 2, NULL, NULL) < 0) {
+            v->missed++;
+            continue;
+        }
+        cart_stack_hold(s);
+        cart_stack_release(s);
+        v->wrong +=
+            s->rows != 33 + 50 || s->entries[1].cartridge->p != 50 || s->entries[1].draft == NULL;
+        cart_stack_release(s);
+        v->wrong += cart_stack_acquire_all(&all, test_serving.registry, NULL) < 0;
+        cart_stack_release(all);
+        v->seen++;
+    }
+    return NULL;
+}
+
+static void names_change_under_many_readers(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct visitor v[3];
+    char path[128];
+
+    test_make_cartridge("guest", 50, 77, 1);
+    snprintf(path, sizeof path, "%s", test_cartridge_path("guest"));
+    memset(v, 0, sizeof v);
+    for (size_t i = 0; i < 3; i++) {
+        pthread_mutex_init(&v[i].lock, NULL);
+        assert_int_equal(pthread_create(&v[i].thread, NULL, visit, &v[i]), 0);
+    }
+    for (size_t i = 0; i < 40; i++) {
+        test_need(cart_registry_add(test_serving.registry, "guest", path, NULL, 0, &err), &err);
+        test_need(cart_registry_add(test_serving.registry, "guest", path, NULL, 0, &err), &err);
+        struct cart_stack *s;
+        const char *const list[] = {"guest"};
+        test_need(cart_stack_acquire(&s, test_serving.registry, list, 1, NULL, &err), &err);
+        test_need(cart_registry_drop(test_serving.registry, "guest", &err), &err);
+        assert_int_equal(s->entries[0].cartridge->p, 50);
+        cart_stack_release(s);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        pthread_mutex_lock(&v[i].lock);
+        v[i].stop = true;
+        pthread_mutex_unlock(&v[i].lock);
+        pthread_join(v[i].thread, NULL);
+        pthread_mutex_destroy(&v[i].lock);
+        assert_int_equal(v[i].wrong, 0);
+        assert_true(v[i].seen + v[i].missed > 0);
+    }
+    unlink(path);
+    assert_int_equal(cart_registry_add(test_serving.registry, "../x", path, NULL, 0, &err),
+                     CART_EUSAGE);
+    assert_int_equal(cart_registry_add(test_serving.registry, "none", path, NULL, 0, &err),
+                     CART_ESYS);
+    assert_int_equal(cart_registry_counts(test_serving.registry).cartridges, 3);
 }
 
 /* Every answer is JSON, at any temperature, and choices share the automaton. */
@@ -386,6 +502,8 @@ int main(void)
         cmocka_unit_test(full_queues_and_bad_numbers_are_refused),
         cmocka_unit_test(short_questions_pass_long_ones),
         cmocka_unit_test(cartridges_come_and_go),
+        cmocka_unit_test(ending_cancels_the_rest),
+        cmocka_unit_test(names_change_under_many_readers),
         cmocka_unit_test(constraints_hold),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
