@@ -26,6 +26,8 @@ endif
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
+# Every stage's file stays: it is what a stopped run goes on from.
+.SECONDARY:
 .PHONY: all eval clean
 
 # A changed variable remakes what depends on it, and nothing else: each stage depends on a file that holds its settings
