@@ -257,6 +257,17 @@ def curl_uploads_in_chunks():
 
 
 @test
+def curl_switches_thinking():
+    def prompt(**more):
+        return json.loads(curl("-d", json.dumps({"messages": HELLO, **more}), URL + "/apply-template"))["prompt"]
+
+    empty = "<think>\n\n</think>\n\n"
+    assert prompt().endswith(empty)
+    assert not prompt(chat_template_kwargs={"enable_thinking": True}).endswith(empty)
+    assert prompt(reasoning_effort="none") == prompt() != prompt(reasoning_effort="high")
+
+
+@test
 def curl_waits_for_leave_to_upload():
     out = curl("-o", os.devnull, "-w", "%{http_code} %{size_upload}", "-H", "Expect: 100-continue", "--data-binary",
                "@-", BASE + "/chat/completions", input="x" * (20 << 20))

@@ -111,7 +111,7 @@ def client(number):
             if done >= TOTAL:
                 break
             done += 1
-            if done == TOTAL // 5 or done == TOTAL:
+            if done % (TOTAL // 5) == 0:
                 rss[done] = memory()
         kind = rng.choices(("ask", "vanish", "large", "nonsense"), (70, 20, 5, 5))[0]
         try:
@@ -153,14 +153,18 @@ time.sleep(1)
 after = descriptors()
 early, late = rss.get(TOTAL // 5, 0), memory()
 growth = (late - early) / early if early else 0
+# Pools and pages fill during the first thousands of requests; a sanitizer keeps what is freed.
+steady = TOTAL >= 10000 and os.environ.get("CART_SANITIZED") != "1"
 checks = [
     (not faults, f"{TOTAL} requests of {CLIENTS} clients: {kinds}, {len(faults)} faults"),
     (idle(), "nothing runs or waits afterwards"),
     (after <= before + 2, f"descriptors: {before} before, {after} after"),
-    (growth <= 0.02 or os.environ.get("CART_SANITIZED") == "1", f"anonymous memory: {early} KiB after a fifth, {late} KiB at the end ({100 * growth:+.1f} %)"),
+    (growth <= 0.02 or not steady, f"anonymous memory: {early} KiB after a fifth, {late} KiB at the end "
+                                   f"({100 * growth:+.1f} %{'' if steady else ', too short a run to judge'})"),
 ]
 for i, (ok, what) in enumerate(checks, 1):
     print(f"{'ok' if ok else 'not ok'} {i} - {what}")
+print("# KiB after each fifth:", *(rss[k] for k in sorted(rss)))
 for kind, what in faults[:10]:
     print(f"# {kind}: {what}")
 print(f"1..{len(checks)}")
