@@ -5,7 +5,9 @@
 #include "model/model.h"
 #include "serve/serve.h"
 
+#include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,10 +48,24 @@ static void catch_signals(void)
 
 /* ---- words ---- */
 
+/* The log is one thread's at a time; here several have something to say. */
+static void CART_PRINTF(2, 3) say(enum cart_log_level level, const char *fmt, ...)
+{
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    pthread_mutex_lock(&lock);
+    cart_log(level, "%s", text);
+    pthread_mutex_unlock(&lock);
+}
+
 static void on_note(void *ctx, enum cart_log_level level, const char *text)
 {
     (void)ctx;
-    cart_log(level, "%s", text);
+    say(level, "%s", text);
 }
 
 static json_t *record_json(const struct cart_serve_record *r)
@@ -81,19 +97,19 @@ static void log_text(const struct cart_serve_record *r)
     if (!r->generated) {
         /* What monitors ask every second is for -v. */
         bool watching = strcmp(r->path, "/health") == 0 || strcmp(r->path, "/metrics") == 0;
-        cart_log(watching ? CART_LOG_INFO : CART_LOG_NOTICE, "%s %s %s %u %.1f ms", r->client,
-                 r->method, path, r->status, 1000.0 * r->seconds);
+        say(watching ? CART_LOG_INFO : CART_LOG_NOTICE, "%s %s %s %u %.1f ms", r->client, r->method,
+            path, r->status, 1000.0 * r->seconds);
         return;
     }
     const struct cart_usage *u = &r->usage;
     double rate = u->decode > 0 ? (double)u->completion_tokens / u->decode : 0.0;
-    cart_log(CART_LOG_NOTICE,
-             "%s %s %s %u %.1f ms %s%s%s: prompt %zu (%zu cached), rows %zu, answer %zu%s%s, %.1f "
-             "tokens/s, queued %.1f ms",
-             r->client, r->method, path, r->status, 1000.0 * r->seconds, r->model,
-             *r->cartridges ? " behind " : "", r->cartridges, u->prompt_tokens, u->cached_tokens,
-             u->cartridge_rows, u->completion_tokens, *r->finish ? " " : "", r->finish, rate,
-             1000.0 * u->queued);
+    say(CART_LOG_NOTICE,
+        "%s %s %s %u %.1f ms %s%s%s: prompt %zu (%zu cached), rows %zu, answer %zu%s%s, %.1f "
+        "tokens/s, queued %.1f ms",
+        r->client, r->method, path, r->status, 1000.0 * r->seconds, r->model,
+        *r->cartridges ? " behind " : "", r->cartridges, u->prompt_tokens, u->cached_tokens,
+        u->cartridge_rows, u->completion_tokens, *r->finish ? " " : "", r->finish, rate,
+        1000.0 * u->queued);
 }
 
 static void on_request(void *ctx, const struct cart_serve_record *r)
@@ -217,9 +233,9 @@ static struct cart_scheduler_options scheduler_options(const struct options *o)
 static void announce(const struct options *o, const struct cart_serve *s, const char *name)
 {
     if (cart_serve_port(s) > 0)
-        cart_log(CART_LOG_NOTICE, "%s: ready on http://%s:%zu", name, o->host, cart_serve_port(s));
+        say(CART_LOG_NOTICE, "%s: ready on http://%s:%zu", name, o->host, cart_serve_port(s));
     if (o->unix_path)
-        cart_log(CART_LOG_NOTICE, "%s: ready on %s", name, o->unix_path);
+        say(CART_LOG_NOTICE, "%s: ready on %s", name, o->unix_path);
 }
 
 static int serve(struct options *o, const struct cart_model *m, struct cart_pool *pool,

@@ -236,8 +236,8 @@ PY
 }
 
 @test "TERM: what is under way ends, what comes is refused, the exit status is 0" {
-    serve_start --slots 1 --draft 0
-    post /v1/completions '{"prompt":"a","n":20,"max_tokens":500,"ignore_eos":true,"stream":true}' > stream &
+    serve_start --slots 1 --draft 0 --drain-timeout 300
+    post /v1/completions '{"prompt":"a","n":40,"max_tokens":500,"ignore_eos":true,"stream":true}' > stream &
     local client=$!
     until_metric requests_running 1
     kill -TERM "$SERVE_PID"
@@ -246,7 +246,7 @@ PY
     cart_equal "$(post /v1/completions '{"prompt":"a"}' | jq -r .error.code)" shutting_down
     wait "$client"
     cart_equal "$(tail -n 2 stream | head -n 1)" 'data: [DONE]'
-    cart_equal "$(grep -c '"finish_reason":"length"' stream)" 20
+    cart_equal "$(grep -c '"finish_reason":"length"' stream)" 40
     local status=0
     wait "$SERVE_PID" || status=$?
     SERVE_PID=
