@@ -3,7 +3,8 @@
 #   serve_end [STATUS]   TERM, and it must exit with that status (default 0)
 
 serve_start() {
-    cart-serve -m "$CART_MODEL" --name m --port 0 "$@" 2>serve.log 3>&- &
+    : > serve.log # there before it is read, and without the words of an earlier one
+    cart-serve -m "$CART_MODEL" --name m --port 0 "$@" 2>>serve.log 3>&- &
     SERVE_PID=$!
     local i
     for i in $(seq 200); do
