@@ -272,16 +272,22 @@ PY
 @test "a Unix socket, and one that a killed server left behind" {
     cart-serve --name m --no-tcp --unix sock 2>serve.log 3>&- &
     SERVE_PID=$!
-    until [ -S sock ]; do sleep 0.05; done
-    sleep 0.2
+    until curl -s -o /dev/null --unix-socket sock http://any/health; do
+        kill -0 "$SERVE_PID"
+        sleep 0.05
+    done
     cart_equal "$(curl -s --unix-socket sock http://any/v1/models | jq -r '.data[0].id')" m
     cart_must_fail 5 cart-serve --no-tcp --unix sock 2>err
     cart_has err 'another server'
     kill -KILL "$SERVE_PID"
     wait "$SERVE_PID" || true
-    cart-serve --name m --no-tcp --unix sock 2>serve.log 3>&- &
+    : > serve.log
+    cart-serve --name m --no-tcp --unix sock 2>>serve.log 3>&- &
     SERVE_PID=$!
-    until grep -q ready serve.log; do sleep 0.05; done
+    until grep -q ready serve.log; do
+        kill -0 "$SERVE_PID"
+        sleep 0.05
+    done
     cart_equal "$(curl -s --unix-socket sock http://any/health)" '{"status":"ok"}'
     serve_end
     [ ! -e sock ]
