@@ -313,7 +313,7 @@ static void fill_standard_descriptors(void)
         }
 }
 
-static void trace_start(int argc, char **argv)
+static void trace_start(int argc, char **argv, size_t jobs)
 {
     const char *path = getenv("CART_TRACE");
     if (!path || !*path)
@@ -325,8 +325,8 @@ static void trace_start(int argc, char **argv)
         json_array_append_new(
             args, json_string(cart_err_escape(shown, sizeof shown, argv[i], strlen(argv[i]))));
     }
-    json_t *fields = json_pack("{s:o, s:s, s:s}", "argv", args, "version", cart_version(), "cpu",
-                               cart_cpu_path_name());
+    json_t *fields = json_pack("{s:o, s:s, s:s, s:I}", "argv", args, "version", cart_version(),
+                               "cpu", cart_cpu_path_name(), "jobs", (json_int_t)jobs);
     if (fields && cart_json_dump(fields, &text, NULL) == 0)
         cart_trace("start", text.data);
     json_decref(fields);
@@ -384,7 +384,7 @@ int cart_opt_parse(const struct cart_tool *tool, int argc, char **argv, int *fir
         r = finish(tool, done, &w, err);
     free(w.table);
     if (r >= 0 && !*done)
-        trace_start(argc, argv);
+        trace_start(argc, argv, tool->common->jobs);
     return r;
 }
 

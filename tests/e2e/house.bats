@@ -75,3 +75,26 @@ tools() {
     CART_TRACE=trace CART_TRACE_RUN=r1 cart_must_fail 2 "$t" --no-such-option 2> err
     cart_equal 'exit r1 2' "$(jq -r '[.event, .run, .status] | join(" ")' trace)"
 }
+
+@test "under make -j a tool takes free tokens of the jobserver and gives them back" {
+    cart_need_tool make
+    cat > Makefile <<'EOF'
+all: a b
+a: ; +-cart-train -m absent.gguf -o x < /dev/null 2> err.a
+b: ; +-cart-train -m absent.gguf -o x < /dev/null 2> err.b
+alone: ; -cart-train -m absent.gguf -o x < /dev/null 2> err.alone
+EOF
+    export CART_TRACE=$PWD/trace
+    cpus=$(nproc)
+    make -s -j3 a > log 2>&1
+    most=$((cpus < 3 ? cpus : 3))
+    cart_equal "$most" "$(jq -r 'select(.event == "start") | .jobs' trace)" 'jobs with two free tokens'
+    rm trace
+    make -s -j3 all >> log 2>&1
+    cart_equal 2 "$(jq -r 'select(.event == "start") | select(.jobs >= 1 and .jobs <= 3) | .jobs' trace | wc -l)"
+    rm trace
+    make -s -j3 alone >> log 2>&1
+    cart_equal 1 "$(jq -r 'select(.event == "start") | .jobs' trace)" 'jobs without access to the pipe'
+    # make counts its tokens at the end and would complain.
+    ! grep -i internal log
+}

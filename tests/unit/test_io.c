@@ -1,12 +1,15 @@
+#define _GNU_SOURCE /* O_TMPFILE */
 /* base/io.h: whole or not at all, and every kind of file that is not one. */
 #include "base/io.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <dirent.h>
@@ -143,6 +146,31 @@ static void test_output_commit_fails(void **state)
     assert_int_equal(rmdir("d"), 0);
 }
 
+/* Not even SIGKILL leaves a temporary file, where the system has files without a name. */
+static void test_output_killed(void **state)
+{
+    (void)state;
+    int fd = open(".", O_TMPFILE | O_RDWR, 0600);
+    if (fd < 0) {
+        print_message("# machine: no O_TMPFILE here\n");
+        skip();
+    }
+    close(fd);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct cart_output out;
+        if (cart_output_open(&out, "f", false, NULL) == 0 &&
+            cart_io_write(out.fd, "half", 4, "f", NULL) == 0)
+            raise(SIGKILL);
+        _exit(1);
+    }
+    int status = 0;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+    assert_int_equal(count_entries(), 0);
+}
+
 static void test_publish(void **state)
 {
     (void)state;
@@ -221,10 +249,15 @@ static void test_slurp_limit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_output),         cmocka_unit_test(test_output_refused),
-        cmocka_unit_test(test_output_devices), cmocka_unit_test(test_output_commit_fails),
-        cmocka_unit_test(test_publish),        cmocka_unit_test(test_map),
-        cmocka_unit_test(test_read),           cmocka_unit_test(test_slurp_limit),
+        cmocka_unit_test(test_output),
+        cmocka_unit_test(test_output_refused),
+        cmocka_unit_test(test_output_devices),
+        cmocka_unit_test(test_output_commit_fails),
+        cmocka_unit_test(test_output_killed),
+        cmocka_unit_test(test_publish),
+        cmocka_unit_test(test_map),
+        cmocka_unit_test(test_read),
+        cmocka_unit_test(test_slurp_limit),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, enter, leave);
