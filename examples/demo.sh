@@ -1,7 +1,7 @@
 #!/bin/sh
 # The whole way on real documents: examples/manual, an invented product's manual that no model can know, becomes a
 # cartridge; then the evaluation table, and three questions answered bare, with the text in context, and behind the
-# cartridge. A second run redoes nothing that is done. Settings: OUT (build/demo), P, N, STEPS, SEED.
+# cartridge. A second run redoes nothing that is done. Settings: OUT (build/demo), P, N, HELDOUT, STEPS, SEED.
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -17,12 +17,15 @@ cd "$root"
 
 step() { printf '\n== %s\n' "$*"; }
 
+stages() {
+    make --no-print-directory -f pipelines/cartridge.mk DOCS=examples/manual OUT="$out" P="$p" N="${N:-240}" \
+        HELDOUT="${HELDOUT:-24}" STEPS="${STEPS:-150}" SEED="${SEED:-1}" QUESTIONS=examples/questions.jsonl "$@"
+}
+
 step "train a cartridge of $p rows on examples/manual (stages in $out)"
-make --no-print-directory -f pipelines/cartridge.mk DOCS=examples/manual OUT="$out" P="$p" N="${N:-240}" HELDOUT=24 \
-    STEPS="${STEPS:-150}" SEED="${SEED:-1}" QUESTIONS=examples/questions.jsonl all
+stages all
 step 'how good is it: 30 questions on the manual, and conversations kept from training'
-make --no-print-directory -f pipelines/cartridge.mk DOCS=examples/manual OUT="$out" P="$p" N="${N:-240}" HELDOUT=24 \
-    STEPS="${STEPS:-150}" SEED="${SEED:-1}" QUESTIONS=examples/questions.jsonl eval
+stages eval
 step 'three questions, side by side'
 for question in 'Who designed the Brennick R6?' 'What do six blinks of the pip mean?' 'Where does the workshop stand?'; do
     "$CART_BIN/cart-ask" -c "$out/cartridge.safetensors" --text examples/manual --compare --max-tokens 48 "$question"

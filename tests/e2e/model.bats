@@ -50,3 +50,17 @@ PY
     cart-train -q -p 96 --steps 10 --metrics m.jsonl -o t.safetensors c.targets
     jq -es 'map(select(.split == "held-out") | .kl) | last < 0.9 * first' m.jsonl
 }
+
+@test "the demo, at a size for tests: every stage, the table, three answers, nothing done twice" {
+    export OUT=$PWD/demo P=48 N=4 HELDOUT=2 STEPS=2
+    "$CART_ROOT/examples/demo.sh" > said 2> words
+    for arm in 'bare' 'whole text' 'text 48' 'untrained'; do
+        grep -q "^$arm  .*%" said
+    done
+    [ "$(grep -c '^\[cartridge: ' said)" -eq 3 ]
+    touch stamp
+    sleep 1
+    (cd "$CART_ROOT" && make -s -f pipelines/cartridge.mk DOCS=examples/manual OUT="$OUT" P=48 N=4 HELDOUT=2 STEPS=2 SEED=1 \
+        QUESTIONS=examples/questions.jsonl all)
+    [ -z "$(find demo -newer stamp -type f)" ]
+}
