@@ -54,8 +54,7 @@ static void note_unknown(const json_t *metadata, struct cart_note *note)
 {
     const char *key;
     json_t *value;
-    json_object_foreach((json_t *)metadata, key, value)
-    {
+    json_object_foreach((json_t *)metadata, key, value) {
         bool known = strncmp(key, "cart.", 5) != 0;
         for (size_t i = 0; i < CART_COUNTOF(known_keys) && !known; i++)
             known = strcmp(key, known_keys[i]) == 0;

@@ -1,9 +1,14 @@
 /* What a request may do to a row of logits before the sampler: a bias per token, and penalties on
  * tokens seen before. One pass in one order, f32, so a result is a function of the row, the
- * settings and the ids before it alone: repeat penalty  each distinct token of prompt and answer: x
- * > 0 ? x / repeat : x * repeat penalties       each distinct token of the answer: x - (frequency *
- * count + presence), the amount rounded once bias            x + bias, entry after entry A token
- * whose logit became NaN or infinite that way counts as the lowest (or largest) finite value. */
+ * settings and the ids before it alone:
+ *
+ *   repeat penalty  each distinct token of prompt and answer: x > 0 ? x / repeat : x * repeat
+ *   penalties       each distinct token of the answer: x - (frequency * count + presence), the
+ *                   amount rounded once
+ *   bias            x + bias, entry after entry
+ *
+ * A token whose logit became NaN or infinite that way counts as the lowest (or largest) finite
+ * value. */
 #ifndef CART_ENGINE_ADJUST_H
 #define CART_ENGINE_ADJUST_H
 

@@ -69,8 +69,7 @@ static int check_keys(struct cart_schema *k, const json_t *schema, const char *o
     const char *key;
     json_t *value;
 
-    json_object_foreach((json_t *)schema, key, value)
-    {
+    json_object_foreach((json_t *)schema, key, value) {
         if (cart_schema_is_annotation(key))
             continue;
         if (strcmp(key, "uniqueItems") == 0 && json_is_false(value))
@@ -157,8 +156,7 @@ int cart_schema_types(struct cart_schema *k, const json_t *schema, int *types)
     *types = type == NULL ? type_implied(schema) : 0;
     if (json_is_string(type))
         *types = type_named(json_string_value(type));
-    json_array_foreach(type, i, one)
-    {
+    json_array_foreach(type, i, one) {
         int t = json_is_string(one) ? type_named(json_string_value(one)) : 0;
         if (t == 0)
             return cart_schema_complain(k, "type", "expected names of JSON types");
@@ -177,8 +175,7 @@ bool cart_schema_requires(const json_t *required, const char *name)
     const json_t *v;
     size_t i;
 
-    json_array_foreach(required, i, v)
-    {
+    json_array_foreach(required, i, v) {
         if (json_is_string(v) && strcmp(json_string_value(v), name) == 0)
             return true;
     }
@@ -227,8 +224,7 @@ static bool listed(const json_t *schema, const json_t *v)
 
     if (one != NULL)
         return json_equal(one, v);
-    json_array_foreach(list, i, one)
-    {
+    json_array_foreach(list, i, one) {
         if (json_equal(one, v))
             return true;
     }
@@ -247,8 +243,7 @@ static bool constants_differ(const json_t *a, const json_t *b)
         return false;
     if (one != NULL)
         return !listed(b, one);
-    json_array_foreach(list, i, one)
-    {
+    json_array_foreach(list, i, one) {
         if (listed(b, one))
             return false;
     }
@@ -277,8 +272,7 @@ static bool differ(struct cart_schema *k, const json_t *a, const json_t *b)
     y |= y & CART_TYPE_NUMBER ? CART_TYPE_INTEGER : 0;
     if ((x & y) == 0)
         return true;
-    json_array_foreach(json_object_get(a, "required"), i, v)
-    {
+    json_array_foreach(json_object_get(a, "required"), i, v) {
         const char *name = json_string_value(v);
         const json_t *p =
             name != NULL ? json_object_get(json_object_get(a, "properties"), name) : NULL;

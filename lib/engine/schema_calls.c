@@ -43,8 +43,7 @@ static int any_call(struct cart_schema *k, const struct cart_constraint_calls *c
     bool found = false;
     size_t i;
 
-    json_array_foreach(calls->tools, i, tool)
-    {
+    json_array_foreach(calls->tools, i, tool) {
         const json_t *f =
             json_object_get(tool, "function") != NULL ? json_object_get(tool, "function") : tool;
         const char *name = json_string_value(json_object_get(f, "name"));

@@ -63,14 +63,12 @@ static int collect(struct cart_schema *k, const json_t *schema, const json_t *ot
         return cart_schema_complain(k, "required", "expected an array");
     if ((r = cart_schema_enter(k, "properties", &back)) < 0)
         return r;
-    json_object_foreach(properties, key, value)
-    {
+    json_object_foreach(properties, key, value) {
         if (r == 0)
             r = member_add(k, m, key, value, cart_schema_requires(required, key));
     }
     cart_schema_leave(k, back);
-    json_array_foreach(required, i, v)
-    {
+    json_array_foreach(required, i, v) {
         if (r < 0)
             return r;
         if (!json_is_string(v))

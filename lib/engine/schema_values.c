@@ -53,8 +53,7 @@ static int constants(struct cart_schema *k, const json_t *schema, const json_t *
 
     if (r < 0)
         return r;
-    json_array_foreach(list, i, v)
-    {
+    json_array_foreach(list, i, v) {
         uint32_t one;
         if ((type_of_value(v) & types) == 0)
             continue;
@@ -73,8 +72,7 @@ int cart_schema_constants(struct cart_schema *k, const json_t *schema, uint32_t 
     const char *key;
     json_t *value;
 
-    json_object_foreach((json_t *)schema, key, value)
-    {
+    json_object_foreach((json_t *)schema, key, value) {
         if (!cart_schema_is_annotation(key) && strcmp(key, "type") != 0 &&
             strcmp(key, list != NULL ? "enum" : "const") != 0)
             return cart_schema_complain(

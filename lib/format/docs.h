@@ -4,16 +4,19 @@
  *
  * Inputs, in the order given:
  *   file        one document; "-" is standard input. A pipe may be named (process substitution), a
- * device not. directory   its files, recursively, in bytewise order of their whole paths. Hidden
- * names (leading dot) and CVS, _darcs, __MACOSX are passed over unless named as an input; symbolic
- * links inside are never followed (so there are no loops), pipes, sockets and devices are never
- * opened. archive     tar, zip, 7z, cpio, also gzip, bzip2, xz or zstd compressed, recognised by
- * content: its regular members in archive order, as ARCHIVE/MEMBER, hidden names passed over too.
- * An archive inside an archive is not opened. compressed  a single gzip, bzip2, xz or zstd file is
- * the document it holds. JSON Lines  one document a line, from the fields named in the options. A
- * file is JSON Lines if its name ends in .jsonl or .ndjson (before .gz etc.), if options->jsonl is
- * set and it begins with "{", or if it is standard input and its first line is an object with the
- * text field. Blank lines are ignored; odd ones follow options->invalid.
+ *               device not.
+ *   directory   its files, recursively, in bytewise order of their whole paths. Hidden names
+ *               (leading dot) and CVS, _darcs, __MACOSX are passed over unless named as an input;
+ *               symbolic links inside are never followed (so there are no loops), pipes, sockets
+ *               and devices are never opened.
+ *   archive     tar, zip, 7z, cpio, also gzip, bzip2, xz or zstd compressed, recognised by content:
+ *               its regular members in archive order, as ARCHIVE/MEMBER, hidden names passed over
+ *               too. An archive inside an archive is not opened.
+ *   compressed  a single gzip, bzip2, xz or zstd file is the document it holds.
+ *   JSON Lines  one document a line, from the fields named in the options. A file is JSON Lines if
+ *               its name ends in .jsonl or .ndjson (before .gz etc.), if options->jsonl is set and
+ *               it begins with "{", or if it is standard input and its first line is an object with
+ *               the text field. Blank lines are ignored; odd ones follow options->invalid.
  *
  * A file's text is valid UTF-8 without byte order mark; line ends stay as they are. What is no text
  * is passed over with a reason, reported through options->report and counted; see enum

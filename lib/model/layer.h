@@ -1,9 +1,11 @@
 /* The pieces of one layer that the inference forward and the training pass share; internal to the
  * model room.
  *
- *   h = norm(x, attn_norm);  q, k, v = W h (+ bias);  q, k = rope(headnorm(q, k))
- * cart_layer_project attn = attention(q, keys, values) the caller's x1 = x + Wo attn;  y = x1 +
- * Wdown(silu(Wgate h2) * (Wup h2)),  h2 = norm(x1, ffn_norm)   cart_layer_finish
+ *   h = norm(x, attn_norm);  q, k, v = W h (+ bias);         cart_layer_project
+ *   q, k = rope(headnorm(q, k))
+ *   attn = attention(q, keys, values)                        the caller's
+ *   x1 = x + Wo attn;  h2 = norm(x1, ffn_norm);              cart_layer_finish
+ *   y = x1 + Wdown(silu(Wgate h2) * (Wup h2))
  *
  * M tokens of any number of streams lie side by side. */
 #ifndef CART_MODEL_LAYER_H

@@ -178,8 +178,7 @@ void cart_params_unknown(struct cart_serve *s, const json_t *o, const char *cons
     const char *key;
     json_t *v,
         *walked = (json_t *)(uintptr_t)o; /* jansson's iterators take no const, but only walk */
-    json_object_foreach(walked, key, v)
-    {
+    json_object_foreach(walked, key, v) {
         const char *const *k = known;
         while (*k && strcmp(*k, key) != 0)
             k++;
@@ -333,8 +332,7 @@ static bool read_bias(struct cart_serve *s, const json_t *o, struct cart_samplin
     p->bias = calloc(json_object_size(v) + 1, sizeof *p->bias);
     if (!p->bias)
         return cart_fault_memory(f);
-    json_object_foreach(v, key, amount)
-    {
+    json_object_foreach(v, key, amount) {
         double d = json_is_number(amount) ? json_number_value(amount) : NAN;
         if (!*key || strlen(key) > 9 || strspn(key, "0123456789") != strlen(key) ||
             strtoul(key, NULL, 10) >= s->model->V)

@@ -145,9 +145,10 @@ static int check_metadata(json_t *meta, const char *what, struct cart_err *err)
 
     if (!json_is_object(meta))
         return cart_err_set(err, CART_EFORMAT, "%s: " META ": expected an object", what);
-    json_object_foreach(meta, key, v) if (!json_is_string(v)) return cart_err_set(
-        err, CART_EFORMAT, "%s: " META ": %s: expected a string", what,
-        cart_err_escape(shown, sizeof shown, key, strlen(key)));
+    json_object_foreach(meta, key, v)
+        if (!json_is_string(v))
+            return cart_err_set(err, CART_EFORMAT, "%s: " META ": %s: expected a string", what,
+                                cart_err_escape(shown, sizeof shown, key, strlen(key)));
     return 0;
 }
 
@@ -160,8 +161,7 @@ static int parse_tensors(struct cart_st *st, struct entry *e, json_t *header,
     size_t n = 0;
     int r;
 
-    json_object_foreach(header, key, v)
-    {
+    json_object_foreach(header, key, v) {
         char shown[80], path[512];
 
         if (strcmp(key, META) == 0) {
@@ -202,7 +202,8 @@ static int index_tensors(struct cart_st *st, const struct entry *e, struct cart_
         if (json_object_set_new_nocheck(index, e[i].t.name, json_integer((json_int_t)i)) < 0)
             return cart_err_memory(err, "the tensor directory", 0);
     }
-    json_object_foreach(index, key, v) st->tensors[json_integer_value(v)].name = key;
+    json_object_foreach(index, key, v)
+        st->tensors[json_integer_value(v)].name = key;
     return 0;
 }
 

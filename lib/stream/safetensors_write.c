@@ -105,8 +105,10 @@ static int build_header(struct cart_buf *b, const struct cart_st_tensor *tensors
     json_t *v, *seen;
     int r;
 
-    json_object_foreach((json_t *)metadata, key, v) if (!json_is_string(v)) return cart_err_set(
-        err, CART_EUSAGE, "safetensors metadata: %s: expected a string", key);
+    json_object_foreach((json_t *)metadata, key, v)
+        if (!json_is_string(v))
+            return cart_err_set(err, CART_EUSAGE, "safetensors metadata: %s: expected a string",
+                                key);
     if ((seen = json_object()) == NULL)
         return cart_err_memory(err, "the tensor directory", 0);
     r = add_header(b, tensors, n, metadata, seen, total, err);

@@ -2,12 +2,13 @@
  * read in one prefill.
  *
  *   spread  one closed system turn whose content is pieces of 16 corpus tokens at even distances,
- * in order (the last piece may be shorter): what is left out is spread evenly between them corpus
- * one closed system turn whose content is the corpus from its start; with zero steps the cartridge
- * answers exactly as the real prefill of these p tokens random  normal numbers with each layer's
- * own deviation of keys and of values, as the bare system turn has them; row 0 is the model's own,
- * since it is what the frozen sink is for FILE    a cartridge (its rows), a token stream or a text
- * (as corpus)
+ *           in order (the last piece may be shorter): what is left out is spread evenly between
+ *           them
+ *   corpus  one closed system turn whose content is the corpus from its start; with zero steps the
+ *           cartridge answers exactly as the real prefill of these p tokens
+ *   random  normal numbers with each layer's own deviation of keys and of values, as the bare
+ *           system turn has them; row 0 is the model's own, since it is what the frozen sink is for
+ *   FILE    a cartridge (its rows), a token stream or a text (as corpus)
  *
  * The turn's open and close ids count among the p rows. A corpus of N tokens gives at most N + open
  * + close rows; more is refused with that number. p 0 asks for CART_INIT_DEFAULT_P rows, or fewer

@@ -37,12 +37,9 @@ static int parse_line(struct line *l, const json_t *o, const char *what, struct 
         return cart_err_set(err, CART_EFORMAT, "%s: wrong: expected an array of texts", what);
     size_t i;
     json_t *w;
-    json_array_foreach((json_t *)l->wrong, i,
-                       w) if (!json_is_string(w) ||
-                              json_string_length(w) ==
-                                  0) return cart_err_set(err, CART_EFORMAT,
-                                                         "%s: wrong[%zu]: expected a text", what,
-                                                         i);
+    json_array_foreach((json_t *)l->wrong, i, w)
+        if (!json_is_string(w) || json_string_length(w) == 0)
+            return cart_err_set(err, CART_EFORMAT, "%s: wrong[%zu]: expected a text", what, i);
     if (!*l->question || !*l->answer)
         return cart_err_set(err, CART_EFORMAT, "%s: question and answer may not be empty", what);
     return 0;

@@ -1,12 +1,15 @@
 /* Questions on a corpus, for recall: JSON Lines, one object each:
+ *
  *   question, answer   texts
  *   wrong              other answers, an array of texts; optional
  *   stem               how the assistant's answer begins, given to it; optional
  *   quote, path        a text of the corpus that holds the answer, and the document it is in;
- * optional at                 the same as a token position in the corpus, in place of quote;
- * optional The question is a user turn behind the rows that are judged. An option (the answer or a
- * wrong one) is scored by the mean log-probability of its tokens after generation prompt and stem;
- * a space is put between stem and option where neither has white space there. */
+ *                      optional
+ *   at                 the same as a token position in the corpus, in place of quote; optional
+ *
+ * The question is a user turn behind the rows that are judged. An option (the answer or a wrong
+ * one) is scored by the mean log-probability of its tokens after generation prompt and stem; a
+ * space is put between stem and option where neither has white space there. */
 #ifndef CART_STUDY_QUESTIONS_H
 #define CART_STUDY_QUESTIONS_H
 

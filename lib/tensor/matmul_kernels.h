@@ -5,9 +5,12 @@
  *   x      [k16][R][16]   packed activations, zero beyond K
  *   w      [k16][4][16]   a panel: four widened rows of W, zero beyond K and beyond N
  *   lanes  [R][4][16]     running lanes, where K is cut into pieces
- * The lane sums of a finished tile go to y, four columns wide. Backward. A tile is R rows by 64
- * columns of dx: dy     [R, n]         rows lddy apart, in place w      [n, 64]        widened,
- * zero beyond K, rows ldw apart dx     [R, 64]        rows lddx apart, loaded first and stored last
+ * The lane sums of a finished tile go to y, four columns wide.
+ *
+ * Backward. A tile is R rows by 64 columns of dx:
+ *   dy     [R, n]         rows lddy apart, in place
+ *   w      [n, 64]        widened, zero beyond K, rows ldw apart
+ *   dx     [R, 64]        rows lddx apart, loaded first and stored last
  */
 #ifndef CART_TENSOR_MATMUL_KERNELS_H
 #define CART_TENSOR_MATMUL_KERNELS_H

@@ -1,11 +1,21 @@
 /* Pre-tokenizers: where a text is cut into pieces before merging. Each is a hand-written scanner
  * for a published regular expression, where \s is the White_Space property, alternatives are tried
- * in order and (?i) knows simple case folding (U+017F folds to s):
+ * in order and (?i) knows simple case folding (U+017F folds to s); one alternative a line:
  *
- *   smollm     \p{N} is cut out first, one by one; between: 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+|
- * ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ qwen2
- * (?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|
- * ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ llama-bpe  the same with \p{N}{1,3}
+ *   smollm     \p{N} is cut out first, one by one; between:
+ *              's|'t|'re|'ve|'m|'ll|'d
+ *              | ?\p{L}+
+ *              | ?[^\s\p{L}\p{N}]+
+ *              |\s+(?!\S)
+ *              |\s+
+ *   qwen2      (?i:'s|'t|'re|'ve|'m|'ll|'d)
+ *              |[^\r\n\p{L}\p{N}]?\p{L}+
+ *              |\p{N}
+ *              | ?[^\s\p{L}\p{N}]+[\r\n]*
+ *              |\s*[\r\n]+
+ *              |\s+(?!\S)
+ *              |\s+
+ *   llama-bpe  the same with \p{N}{1,3}
  *
  * No recursion, no backtracking over more than one code point except the white space run under the
  * scanner. */

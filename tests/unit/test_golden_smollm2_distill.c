@@ -249,8 +249,7 @@ static void check_rows_after(struct fixture *f)
 {
     const char *layer;
     json_t *value;
-    json_object_foreach(json_object_get(f->golden, "rows_after_10"), layer, value)
-    {
+    json_object_foreach(json_object_get(f->golden, "rows_after_10"), layer, value) {
         size_t l = (size_t)strtoul(layer, NULL, 10);
         for (size_t r = 1; r <= 2; r++)
             for (size_t i = 0; i < f->m->layers[l].DH; i++) {

@@ -82,8 +82,7 @@ static void check_logits(struct fixture *f, const json_t *prompt, double *worst)
     need(cart_engine_forward(f->e, &span, 1, hidden, &f->err), &f->err);
     json_t *row;
     size_t i;
-    json_array_foreach(json_object_get(prompt, "rows"), i, row)
-    {
+    json_array_foreach(json_object_get(prompt, "rows"), i, row) {
         size_t pos = (size_t)json_integer_value(json_object_get(row, "pos"));
         cart_head_logits(f->m, hidden + pos * f->m->D, 1, logits, f->pool);
         const json_t *top = json_object_get(row, "ids");
