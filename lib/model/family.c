@@ -156,6 +156,20 @@ static int read_heads(struct cart_model *m, struct cart_err *err)
     return r;
 }
 
+/* A factor that no scaling type goes with: files differ in what they mean by it. */
+static int refuse_untyped_factor(const struct cart_model *m, const char *suffix,
+                                 struct cart_err *err)
+{
+    char name[96];
+    double factor = 1;
+    int r = cart_gguf_real_opt(m->priv->gguf, key(m, suffix, name), &factor, err);
+    if (r == 0 && factor != 1)
+        r = cart_err_set(err, CART_EFORMAT,
+                         "%s: key %s: found %g, but no rope.scaling.type says what it scales",
+                         m->path, name, factor);
+    return r;
+}
+
 /* Linear scaling or none; other kinds change the angles in ways that the file does not spell out.
  */
 static int read_rope_scaling(struct cart_model *m, struct cart_err *err)
@@ -166,6 +180,10 @@ static int read_rope_scaling(struct cart_model *m, struct cart_err *err)
     double factor = 1;
     int r = cart_gguf_string_opt(g, key(m, "rope.scaling.type", name), &type, err);
     if (r < 0)
+        return r;
+    if (!cart_gguf_find(g, name) &&
+        ((r = refuse_untyped_factor(m, "rope.scaling.factor", err)) < 0 ||
+         (r = refuse_untyped_factor(m, "rope.scale_linear", err)) < 0))
         return r;
     if (type.len == 4 && memcmp(type.data, "none", 4) == 0)
         return 0;
@@ -182,14 +200,23 @@ static int read_rope_scaling(struct cart_model *m, struct cart_err *err)
     return r;
 }
 
+/* One table of angles serves all layers: its width must fit the narrowest head, and where heads
+ * differ only the file can say what it is. */
 static int read_rope(struct cart_model *m, const struct family *f, struct cart_err *err)
 {
     char name[96];
-    size_t dh = m->layers[0].DH;
+    size_t dh = m->layers[0].DH, widest = dh;
+    for (size_t l = 1; l < m->L; l++) {
+        dh = m->layers[l].DH < dh ? m->layers[l].DH : dh;
+        widest = m->layers[l].DH > widest ? m->layers[l].DH : widest;
+    }
     uint64_t n_rot = dh;
     double base = 10000;
     const struct cart_gguf *g = m->priv->gguf;
     int r = cart_gguf_u64_opt(g, key(m, "rope.dimension_count", name), MAX_HEAD_DIM, &n_rot, err);
+    if (r == 0 && dh != widest && !cart_gguf_find(g, name))
+        r = cart_err_set(err, CART_EFORMAT, "%s: key %s: missing, though heads are %zu to %zu wide",
+                         m->path, name, dh, widest);
     if (r == 0 && (n_rot == 0 || n_rot % 2 != 0 || n_rot > dh))
         r = cart_err_set(
             err, CART_EFORMAT,

@@ -6,7 +6,6 @@
 #include "base/buf.h"
 #include "model/layer.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,8 +113,7 @@ static int check(const struct cart_model *m, const struct cart_span *spans, size
     return 0;
 }
 
-/* Room for the segments of any piece: each of at most min(tokens, n) streams has its parts and its
- * tail. */
+/* Room for the segments of any piece: each of the n streams has its parts and its tail. */
 static int reserve_segments(struct cart_workspace *w, const struct cart_span *spans, size_t n,
                             struct cart_err *err)
 {
@@ -181,8 +179,8 @@ static void run_piece(const struct cart_model *m, struct cart_workspace *w,
         spans[w->pieces[i].span].kv.tail->rows += w->pieces[i].T;
 }
 
-/* Copies the wanted rows of a piece behind what hidden holds; returns their number. next [n] counts
- * each span's wants so far. */
+/* Copies the wanted rows of a piece to hidden; returns their number. done: how many of the span's
+ * wants earlier pieces gave. */
 static size_t gather(const struct cart_model *m, struct cart_workspace *w,
                      const struct cart_span *s, const struct piece *p, size_t done, float *hidden)
 {

@@ -21,14 +21,16 @@ static int special(const struct cart_model *m, const char *key, int64_t *out, st
     return r;
 }
 
-/* A string key as C text (owned), or NULL if absent; NUL inside is refused by the comparison that
- * follows. */
-static int text_key(const struct cart_gguf *g, const char *key, char **out, struct cart_err *err)
+/* A string key as C text (owned), or NULL if absent. C text would end at a NUL within. */
+static int text_key(const struct cart_model *m, const char *key, char **out, struct cart_err *err)
 {
     struct cart_gguf_str s = {NULL, 0};
-    int r = cart_gguf_string_opt(g, key, &s, err);
+    int r = cart_gguf_string_opt(m->priv->gguf, key, &s, err);
     if (r < 0 || !s.data)
         return r;
+    if (memchr(s.data, 0, s.len))
+        return cart_err_set(err, CART_EFORMAT, "%s: key %s: expected text, found a NUL in it",
+                            m->path, key);
     *out = strndup(s.data, s.len);
     return *out ? 0 : cart_err_memory(err, key, s.len);
 }
@@ -89,9 +91,9 @@ static int read_tokenizer(struct cart_model *m, struct cart_err *err)
     struct cart_text *tokens = NULL, *merges = NULL;
     int32_t *types = NULL;
     char *model = NULL, *pre = NULL;
-    int r = text_key(g, "tokenizer.ggml.model", &model, err);
+    int r = text_key(m, "tokenizer.ggml.model", &model, err);
     if (r == 0)
-        r = text_key(g, "tokenizer.ggml.pre", &pre, err);
+        r = text_key(m, "tokenizer.ggml.pre", &pre, err);
     if (r == 0)
         r = text_array(g, "tokenizer.ggml.tokens", &tokens, &src.n_tokens, err);
     if (r == 0)
