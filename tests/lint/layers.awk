@@ -1,7 +1,7 @@
 # Who may include whom (lib/README.md): a room sees rooms on lower levels and itself, third-party headers have one owner
 # each, and *_impl.h stays inside its room. Prints one line for each forbidden include; exits 1 if there was one.
 BEGIN {
-    split("base 0 stream 1 format 1 token 1 tensor 1 model 2 cartridge 3 engine 4 study 5 fleet 6 serve 7", w, " ")
+    split("base 0 stream 1 format 1 token 1 tensor 1 model 2 cartridge 3 engine 4 study 5 serve 7", w, " ")
     for (i = 1; i in w; i += 2) level[w[i]] = w[i + 1]
     split("cblas tensor lapack tensor lapacke tensor openblas tensor zstd stream archive format archive_entry format " \
           "utf8proc token pcre2 token xxhash base nettle base zlib base jansson base microhttpd serve", w, " ")

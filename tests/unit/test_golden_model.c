@@ -1,4 +1,4 @@
-/* A model file against its float64 golden (tests/golden/README.md tells what each tensor means):
+/* A model file against its float64 golden (tests/golden/tiny/README tells what each tensor means):
  * logits, key and value rows, logits and gradients behind a prefix. Runs over every pair in
  * tests/golden/tiny, or over the pair that MODEL and GOLDEN name. Where the contract promises equal
  * bits, equal bits are asked for; against float64, the bounds below. */
