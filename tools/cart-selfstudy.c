@@ -264,6 +264,7 @@ static int study(struct work *w, struct cart_err *err)
         cart_log(CART_LOG_NOTICE, "going on after %zu conversations", w->stage.conversations);
     cart_progress_start(&w->progress, o->common.progress, "conversations",
                         (double)(o->end - o->first));
+    cart_progress_skip(&w->progress, (double)(first - o->first));
     r = cart_selfstudy_run(w->study, first, o->end, on_conversation, w, err);
     if (r == 0 && w->teacher != NULL)
         r = cart_teacher_flush(w->teacher, err);

@@ -145,7 +145,9 @@ static int teach(struct work *w, struct cart_record *rec, int r, struct cart_err
         }
         next = c.n + 1;
         done++;
-        if (c.n >= w->stage.next_n && (s = cart_teacher_push(w->teacher, &c, err)) < 0) {
+        if (c.n < w->stage.next_n) {
+            cart_progress_skip(&w->progress, done);
+        } else if ((s = cart_teacher_push(w->teacher, &c, err)) < 0) {
             r = s;
             break;
         }

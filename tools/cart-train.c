@@ -33,6 +33,7 @@ static void on_plan(void *ctx, const struct cart_train_plan *p)
             cart_log(CART_LOG_NOTICE, "goes on after step %llu of %llu",
                      (unsigned long long)p->done, (unsigned long long)p->steps);
         cart_progress_start(&o->progress, o->common.progress, "steps", (double)p->steps);
+        cart_progress_skip(&o->progress, (double)p->done);
         return;
     }
     double steps = (double)(p->steps - p->done);
@@ -73,8 +74,10 @@ static void on_evaluation(void *ctx, const struct cart_train_report *r)
     cart_log(CART_LOG_NOTICE,
              "held-out %s: loss %.4f, KL %.4f, top-1 %.1f %% (%zu conversations, %zu tokens)", when,
              r->loss, r->kl, 100.0 * r->top1, r->conversations, r->tokens);
-    if (r->step < r->steps && r->step > 0)
+    if (r->step < r->steps) {
         cart_progress_start(&o->progress, o->common.progress, "steps", (double)r->steps);
+        cart_progress_skip(&o->progress, (double)r->step);
+    }
 }
 
 static void on_notice(void *ctx, const char *text)

@@ -165,8 +165,18 @@ static int sync_parent(const char *path, struct cart_err *err)
     return r;
 }
 
+bool cart_io_is_direct(const char *path)
+{
+    struct stat st;
+    return !path || strcmp(path, "-") == 0 || path[0] == '\0' ||
+           (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
+}
+
 int cart_io_publish(const char *from, const char *to, struct cart_err *err)
 {
+    struct stat st;
+    if (stat(to, &st) == 0 && !S_ISREG(st.st_mode))
+        return cart_err_set(err, CART_EUSAGE, "%s: expected a regular file or none", to);
     int fd = open(from, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return cart_err_sys(err, "%s", from);

@@ -47,7 +47,12 @@ int cart_output_commit(struct cart_output *out, struct cart_err *err) CART_MUST_
 /* Removes the temporary file. Safe on a released or zeroed output. */
 void cart_output_abandon(struct cart_output *out);
 
-/* fsync and rename of a file that the caller wrote under from, then fsync of the directory. */
+/* What is written directly, since there is no file to rename into place: standard output (path NULL
+ * or "-"), a device, a FIFO, or the empty name. */
+bool cart_io_is_direct(const char *path);
+
+/* fsync and rename of a file that the caller wrote under from, then fsync of the directory.
+ * CART_EUSAGE if there is something else than a regular file under to, which stays. */
 int cart_io_publish(const char *from, const char *to, struct cart_err *err) CART_MUST_USE;
 
 #endif

@@ -80,7 +80,7 @@ static void put_line(const struct cart_progress *p, double now, const char *note
     char left[48] = "";
     char count[64];
     double spent = now - p->started;
-    double rate = spent > 0 ? p->done / spent : 0;
+    double rate = spent > 0 ? (p->done - p->skipped) / spent : 0;
     if (p->total > 0)
         snprintf(count, sizeof count, "%.0f/%.0f", p->done, p->total);
     else
@@ -119,6 +119,11 @@ static void show(struct cart_progress *p, double now, const char *note, bool las
     fprintf(stderr, "\r\033[K%.*s%s", width, line, last ? "\n" : "");
     fflush(stderr);
     line_open = !last;
+}
+
+void cart_progress_skip(struct cart_progress *p, double done)
+{
+    p->done = p->skipped = done;
 }
 
 void cart_progress_update(struct cart_progress *p, double done, const char *note)

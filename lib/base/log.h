@@ -30,11 +30,14 @@ struct cart_progress {
     double started;   /* seconds, monotonic */
     double shown;     /* when, monotonic */
     double done;      /* as of the last update */
+    double skipped;   /* of done, what was there already */
     bool active, terminal;
 };
 
 void cart_progress_start(struct cart_progress *p, enum cart_progress_mode mode, const char *noun,
                          double total);
+/* done: so much was there before, and says nothing about the rate. */
+void cart_progress_skip(struct cart_progress *p, double done);
 void cart_progress_update(struct cart_progress *p, double done,
                           const char *note); /* note may be NULL */
 void cart_progress_end(struct cart_progress *p);

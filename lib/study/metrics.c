@@ -9,11 +9,12 @@
 #include <unistd.h>
 
 struct cart_metrics {
-    char *path;           /* NULL: none */
-    struct cart_buf part; /* FILE.part */
+    char *path;             /* NULL: none */
+    struct cart_output out; /* of a device or FIFO, which has no FILE.part */
+    struct cart_buf part;   /* FILE.part */
     struct cart_buf lines;
     struct cart_stream_writer *w; /* NULL for JSON lines */
-    int fd;
+    int fd;                       /* out's, or of FILE.part */
 };
 
 static bool ends_with(const char *s, const char *end)
@@ -57,6 +58,27 @@ static int replay(struct cart_metrics *m, const char *lines, size_t n, struct ca
     return r;
 }
 
+/* FILE.part, or what stands under path where that is no file. */
+static int open_file(struct cart_metrics *m, const char *path, const json_t *head,
+                     struct cart_err *err)
+{
+    int r = 0;
+    bool text = ends_with(path, ".jsonl"), direct = cart_io_is_direct(path);
+    m->path = strdup(path);
+    if (!m->path)
+        return cart_err_memory(err, "path", strlen(path));
+    if ((r = cart_buf_addf(&m->part, err, "%s%s", path, direct ? "" : ".part")) < 0)
+        return r;
+    if (direct) {
+        if ((r = cart_output_open(&m->out, path, text, err)) < 0)
+            return r;
+        m->fd = m->out.fd;
+    } else if ((m->fd = open(m->part.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0) {
+        return cart_err_sys(err, "%s", m->part.data);
+    }
+    return text ? 0 : cart_stream_create(&m->w, m->fd, m->part.data, head, 0, err);
+}
+
 int cart_metrics_open(struct cart_metrics **out, const char *path, const json_t *head,
                       const char *lines, size_t n, struct cart_err *err)
 {
@@ -64,17 +86,7 @@ int cart_metrics_open(struct cart_metrics **out, const char *path, const json_t 
     if (!m)
         return cart_err_memory(err, "metrics", sizeof *m);
     m->fd = -1;
-    int r = 0;
-    if (path) {
-        m->path = strdup(path);
-        r = m->path ? cart_buf_addf(&m->part, err, "%s.part", path)
-                    : cart_err_memory(err, "path", strlen(path));
-        if (r == 0 &&
-            (m->fd = open(m->part.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0)
-            r = cart_err_sys(err, "%s", m->part.data);
-        if (r == 0 && !ends_with(path, ".jsonl"))
-            r = cart_stream_create(&m->w, m->fd, m->part.data, head, 0, err);
-    }
+    int r = path ? open_file(m, path, head, err) : 0;
     if (r == 0 && n > 0)
         r = replay(m, lines, n, err);
     if (r < 0) {
@@ -91,7 +103,11 @@ int cart_metrics_add(struct cart_metrics *m, const json_t *fields, struct cart_e
     int r = cart_json_dump(fields, &m->lines, err);
     if (r == 0)
         r = cart_buf_add(&m->lines, "\n", 1, err);
-    return r < 0 ? r : emit(m, m->lines.data + at, m->lines.len - at, err);
+    if (r < 0) {
+        m->lines.len = at;
+        return r;
+    }
+    return emit(m, m->lines.data + at, m->lines.len - at, err);
 }
 
 const struct cart_buf *cart_metrics_lines(const struct cart_metrics *m)
@@ -106,8 +122,12 @@ int cart_metrics_finish(struct cart_metrics *m, struct cart_err *err)
         r = cart_stream_finish(m->w, err);
         m->w = NULL;
     }
-    if (m->path && r == 0)
+    if (m->out.fd > 0) {
+        m->fd = -1;
+        r = r < 0 ? r : cart_output_commit(&m->out, err);
+    } else if (m->path && r == 0) {
         r = cart_io_publish(m->part.data, m->path, err);
+    }
     cart_metrics_close(m);
     return r;
 }
@@ -118,7 +138,9 @@ void cart_metrics_close(struct cart_metrics *m)
         return;
     if (m->w)
         cart_stream_abandon(m->w);
-    if (m->fd >= 0)
+    if (m->out.fd > 0)
+        cart_output_abandon(&m->out);
+    else if (m->fd >= 0)
         (void)close(m->fd);
     free(m->path);
     cart_buf_release(&m->part);

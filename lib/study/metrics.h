@@ -9,10 +9,12 @@
 
 struct cart_metrics;
 
-/* path NULL: nothing is written, lines are kept all the same. head: HEAD of the stream form
+/* path NULL: nothing is written, lines are kept all the same. A device or FIFO under path (or "-",
+ * standard output) is written directly and has no FILE.part. head: HEAD of the stream form
  * (borrowed for the call). lines: JSON lines of an earlier run to begin with, or NULL. */
 int cart_metrics_open(struct cart_metrics **out, const char *path, const json_t *head,
                       const char *lines, size_t n, struct cart_err *err) CART_MUST_USE;
+/* A line that could not be written is kept all the same: a run that goes on writes it. */
 int cart_metrics_add(struct cart_metrics *m, const json_t *fields,
                      struct cart_err *err) CART_MUST_USE;
 const struct cart_buf *cart_metrics_lines(const struct cart_metrics *m); /* borrowed */

@@ -44,15 +44,6 @@ static int lock(int fd, const char *name, struct cart_err *err)
     return 0;
 }
 
-/* What is no regular file (a pipe, a device) is written directly: it has no FILE.part. */
-static bool is_direct(const char *path)
-{
-    struct stat st;
-
-    return path == NULL || strcmp(path, "-") == 0 || path[0] == '\0' ||
-           (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
-}
-
 static int open_part(struct cart_stage *s, const char *path, struct cart_err *err)
 {
     size_t n = strlen(path);
@@ -85,7 +76,7 @@ int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, 
     s->fd = -1;
     s->corpus = corpus;
     cart_conversation_init(&s->scratch);
-    if (is_direct(path)) {
+    if (cart_io_is_direct(path)) {
         if ((r = cart_output_open(&s->out, path, false, err)) == 0)
             r = cart_stream_create(&s->w, s->out.fd, path != NULL ? path : "standard output", head,
                                    level, err);

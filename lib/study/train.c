@@ -230,22 +230,46 @@ static bool every(uint64_t step, uint64_t n)
     return n > 0 && step % n == 0;
 }
 
-/* Steps until all are done. A mark is taken before each group, so that a failure within it leaves
- * the state before. */
+/* Whether the last line of the metrics is an evaluation, which then is this step's. */
+static bool evaluated(const struct run *t)
+{
+    const struct cart_buf *lines = cart_metrics_lines(t->metrics);
+    const char *split = NULL;
+    json_t *last = NULL;
+    size_t end = lines->len, at = end ? end - 1 : 0;
+    while (at > 0 && lines->data[at - 1] != '\n')
+        at--;
+    bool yes = end > 0 &&
+               cart_json_parse(&last, lines->data + at, end - at, "metrics", NULL) == 0 &&
+               cart_json_string(last, "split", &split, "metrics", NULL) == 0 &&
+               strcmp(split, "held-out") == 0;
+    json_decref(last);
+    return yes;
+}
+
+/* A state may have been saved between a step and its evaluation, which is made up for then. */
+static int evaluate_if_due(struct run *t, struct cart_err *err)
+{
+    bool due = every(t->step, t->opt->eval_every) || t->step == 0 || t->step == t->schedule.total;
+    return due && !evaluated(t) ? evaluate(t, err) : 0;
+}
+
+/* Steps until all are done. A mark is taken before each group, so that a failure before its step
+ * leaves the state before. Once the rows have moved, the group is used up, whatever fails then. */
 static int loop(struct run *t, struct cart_err *err)
 {
-    int r = 0;
     uint64_t total = t->schedule.total;
-    if (t->step == 0 && (r = evaluate(t, err)) < 0)
-        return r;
-    while (t->step < total) {
+    int r = evaluate_if_due(t, err);
+    while (r == 0 && t->step < total) {
         struct cart_feed_mark mark;
+        uint64_t before = t->step;
         cart_feed_tell(t->feed, &mark);
         if ((r = read_group(t, err)) < 0 || (r = train_step(t, err)) < 0) {
-            cart_feed_rewind(t->feed, mark.taken);
+            if (t->step == before)
+                cart_feed_rewind(t->feed, mark.taken);
             return r;
         }
-        if ((every(t->step, t->opt->eval_every) || t->step == total) && (r = evaluate(t, err)) < 0)
+        if ((r = evaluate_if_due(t, err)) < 0)
             return r;
         if (cart_interrupted())
             return cart_err_set(err, CART_EAGAIN, "stopped after step %llu of %llu",
@@ -253,7 +277,7 @@ static int loop(struct run *t, struct cart_err *err)
         if (every(t->step, t->opt->save_every) && t->step < total && (r = save_state(t, err)) < 0)
             return r;
     }
-    return cart_feed_finish(t->feed, err);
+    return r < 0 ? r : cart_feed_finish(t->feed, err);
 }
 
 static int open_metrics(struct run *t, const struct cart_buf *lines, struct cart_err *err)
@@ -298,7 +322,10 @@ static int restore(struct run *t, struct cart_err *err)
 static int prepare_output(struct run *t, struct cart_err *err)
 {
     const char *out = t->opt->output;
-    t->saves = out && strcmp(out, "-") != 0;
+    if (t->opt->metrics && strcmp(t->opt->metrics, "-") == 0 && (!out || strcmp(out, "-") == 0))
+        return cart_err_set(err, CART_EUSAGE,
+                            "--metrics -: the cartridge goes to standard output already");
+    t->saves = !cart_io_is_direct(out);
     if (!t->saves)
         return t->opt->resume || t->opt->save_every
                    ? cart_err_set(err, CART_EUSAGE,

@@ -114,6 +114,35 @@ setup() {
     [ ! -e r ]
 }
 
+@test "metrics that cannot be written: no group is trained twice on going on" {
+    cart-selfstudy -q -n 24 --held-out 0 --max-a 20 --max-q 12 --chunk 32:64 --context chunk c.tokens |
+        cart-teacher -q > h0.targets
+    cart-train -q -p 48 --steps 6 --metrics w.jsonl -o w h0.targets
+    ln -s /dev/full full.jsonl
+    cart_must_fail 5 cart-train -q -p 48 --steps 6 --metrics full.jsonl -o r h0.targets 2> err
+    cart_has err full.jsonl
+    [ -e r.optimizer.safetensors ]
+    cart-train -q -p 48 --steps 6 --metrics r.jsonl --resume -o r h0.targets
+    cmp w r
+    cmp w.jsonl r.jsonl
+}
+
+@test "devices are written, not replaced, and have no files beside them" {
+    mkfifo m.jsonl
+    cart-train -q -p 48 --steps 2 --metrics m.jsonl -o r c.targets &
+    wc -l < m.jsonl > n
+    wait $!
+    [ "$(cat n)" -eq 4 ]
+    [ -p m.jsonl ]
+    ln -s /dev/null null
+    cart-train -q -p 48 --steps 2 --metrics null -o null c.targets
+    [ -L null ]
+    [ -c /dev/null ]
+    cart_must_fail 2 cart-train -q -p 48 --steps 2 --save-every 1 -o null c.targets
+    cart_must_fail 2 cart-train -q -p 48 --steps 2 --metrics - c.targets > out
+    [ "$(echo null* m.jsonl*)" = 'null m.jsonl' ]
+}
+
 @test "a stream that breaks off leaves a state, not a cartridge" {
     size=$(wc -c < c.targets)
     head -c $((size * 3 / 4)) c.targets | cart_must_fail 3 cart-train -q -p 48 --steps 10 -o r 2> err
