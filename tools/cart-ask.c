@@ -327,8 +327,8 @@ static int run(const struct options *o, struct cart_err *err)
 {
     struct work w = {.o = o};
     int r;
-    cart_kernels_select(o->common.kernels == 1 ? CART_KERNELS_BLAS : CART_KERNELS_AUTO);
-    if ((r = open_all(&w, err)) == 0)
+    if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels, err)) == 0 &&
+        (r = open_all(&w, err)) == 0)
         r = o->compare ? compare(&w, err) : converse(&w, err);
     close_all(&w);
     return r;

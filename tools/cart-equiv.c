@@ -25,8 +25,8 @@ static int run(struct options *o, const char *input, int *answer, struct cart_er
     struct cart_equiv_result res;
     struct cart_record rec;
     int r;
-    cart_kernels_select(o->common.kernels == 1 ? CART_KERNELS_BLAS : CART_KERNELS_AUTO);
-    if ((r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
+    if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels, err)) < 0 ||
+        (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
         (r = cart_stream_open(&in, input, "tokens", err)) < 0)
         goto out;

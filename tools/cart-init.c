@@ -18,11 +18,15 @@ struct options {
 static int save(const struct options *o, const struct cart_model *m, const struct cart_init *init,
                 const struct cart_corpus *corpus, const json_t *head, struct cart_err *err)
 {
-    json_t *metadata = NULL, *history = NULL;
+    json_t *metadata = NULL, *history = NULL, *options = json_copy(init->recipe);
     int64_t *draft = NULL;
     size_t n_draft = 0;
     int r = 0;
-    history = cart_history_extend(head, "cart-init", init->recipe, NULL, err);
+    if (!options || (o->draft && json_object_set_new(options, "draft_ref", json_true()) != 0))
+        (void)cart_err_memory(err, "history", 0);
+    else
+        history = cart_history_extend(head, "cart-init", options, NULL, err);
+    json_decref(options);
     if (!history)
         return err->code;
     r = cart_init_describe(&metadata, m, corpus, init->rows.p, init->rows.frozen, 0, init->recipe,
@@ -62,8 +66,8 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_record rec;
     char warning[512];
     int r;
-    cart_kernels_select(o->common.kernels == 1 ? CART_KERNELS_BLAS : CART_KERNELS_AUTO);
-    if ((r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
+    if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels, err)) < 0 ||
+        (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
         (r = cart_stream_open(&in, input, "tokens", err)) < 0)
         goto out;

@@ -276,7 +276,8 @@ static int run(struct options *o, struct cart_err *err)
     struct cart_scheduler_options so = scheduler_options(o);
     char name[128];
     int r = base_name(o, name, sizeof name, err);
-    cart_kernels_select(o->common.kernels == 1 ? CART_KERNELS_BLAS : CART_KERNELS_AUTO);
+    if (r == 0)
+        r = cart_kernels_select((enum cart_kernels)o->common.kernels, err);
     if (r < 0 || (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_registry_new(&registry, m, o->allow_other_weights, err)) < 0 ||
         (r = load_cartridges(o, registry, err)) < 0)

@@ -171,8 +171,8 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
     struct cart_record rec;
     int r;
 
-    cart_kernels_select(o->common.kernels == 1 ? CART_KERNELS_BLAS : CART_KERNELS_AUTO);
-    if ((r = open_all(&w, input, &rec, err)) < 0)
+    if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels, err)) < 0 ||
+        (r = open_all(&w, input, &rec, err)) < 0)
         goto out;
     if (o->common.dry_run) {
         r = dry_run(&w, &rec, r, err);

@@ -57,7 +57,7 @@ struct cart_common {
     const char *model;
     size_t jobs;     /* default: cart_cpu_count() */
     size_t compress; /* 0: none */
-    int kernels;     /* 0 auto, 1 blas */
+    int kernels;     /* enum cart_kernels of the tensor room, whose order the words have */
 };
 
 enum {

@@ -4,6 +4,7 @@
 #include "base/io.h"
 #include "base/rng.h"
 #include "token/chat.h"
+#include "study/kernels.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -195,8 +196,8 @@ static int rows_of_cartridge(struct cart_init *out, const struct cart_model *m,
 }
 
 static int rows_of_stream(struct cart_init *out, const struct cart_model *m,
-                          const struct cart_init_options *opt, struct cart_pool *pool,
-                          struct cart_err *err)
+                          const struct cart_init_options *opt, char digest[33],
+                          struct cart_pool *pool, struct cart_err *err)
 {
     struct cart_stream_reader *in = NULL;
     struct cart_corpus corpus = CART_CORPUS_INIT;
@@ -209,13 +210,14 @@ static int rows_of_stream(struct cart_init *out, const struct cart_model *m,
     if (r == 0 && (r = cart_corpus_read(&corpus, in, m->V, &rec, err)) == 1)
         r = cart_err_set(err, CART_EFORMAT, "%s: a record of type %s in a token stream", opt->init,
                          rec.type);
-    if (r == 0)
+    if (r == 0 && (r = cart_corpus_digest(&corpus, digest, err)) == 0)
         r = rows_of_corpus(out, m, opt, &corpus, false, pool, err);
     cart_corpus_release(&corpus);
     cart_stream_close(in);
     return r;
 }
 
+/* digest: of the file, but of the corpus that a stream of it holds, however it is compressed. */
 static int rows_of_file(struct cart_init *out, const struct cart_model *m,
                         const struct cart_init_options *opt, const char **kind, char digest[33],
                         struct cart_pool *pool, char *warning, size_t warning_cap,
@@ -237,7 +239,7 @@ static int rows_of_file(struct cart_init *out, const struct cart_model *m,
         r = rows_of_cartridge(out, m, opt, warning, warning_cap, err);
     } else if (text.len >= sizeof magic - 1 && memcmp(text.data, magic, sizeof magic - 1) == 0) {
         *kind = "tokens";
-        r = rows_of_stream(out, m, opt, pool, err);
+        r = rows_of_stream(out, m, opt, digest, pool, err);
     } else {
         *kind = "text";
         r = cart_tokenizer_encode(cart_model_tokenizer(m), text.data ? text.data : "", text.len, 0,
@@ -264,7 +266,7 @@ static json_t *recipe_of(const char *kind, const struct cart_init *i,
     if (o && strcmp(kind, "random") == 0)
         bad = json_object_set_new(o, "init_seed", json_integer((json_int_t)opt->seed));
     if (!bad)
-        return o;
+        return cart_kernels_mark(o);
     json_decref(o);
     return NULL;
 }

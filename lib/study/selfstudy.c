@@ -4,6 +4,7 @@
 #include "engine/batch.h"
 #include "study/context.h"
 #include "study/speech.h"
+#include "study/kernels.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -401,7 +402,7 @@ static int recite(struct job *j, struct cart_err *err)
     struct cart_selfstudy *s = j->s;
     const struct cart_doc *doc = &s->corpus->docs[j->item.doc];
     struct cart_speech_recital pick;
-    struct cart_buf text = CART_BUF_INIT;
+    struct cart_buf text = CART_BUF_INIT, kept = CART_BUF_INIT;
     struct cart_ids answer = CART_IDS_INIT;
     const char *wording = choose(j, cart_seed_recite_wordings(), 0);
     const char *slot = strstr(wording, "%s");
@@ -426,11 +427,16 @@ static int recite(struct job *j, struct cart_err *err)
         (r = cart_buf_add(&j->message, pick.quote.data, pick.quote.n, err)) < 0 ||
         (r = cart_buf_add(&j->message, slot + 2, strlen(slot + 2), err)) < 0 ||
         (r = write_record(j, answer.data, answer.n, whole, err)) < 0 ||
-        (r = set_words(j, pick.sentence.data, pick.sentence.n, "given", "given", err)) < 0)
+        (!whole && (r = decode_text(s, answer.data, answer.n, &kept, err)) < 0) ||
+        (r = set_words(j, whole ? pick.sentence.data : kept.data,
+                       whole ? pick.sentence.n : kept.len, "given", whole ? "given" : "length",
+                       err)) < 0)
         goto out;
+    s->counts.unfinished += !whole;
     r = finish(j, false);
 out:
     cart_buf_release(&text);
+    cart_buf_release(&kept);
     cart_ids_release(&answer);
     return r;
 }
@@ -497,8 +503,9 @@ json_t *cart_selfstudy_options_json(const struct cart_selfstudy_options *opt, si
             json_object_set_new(weights, cart_seed_type((enum cart_seed)i)->name,
                                 json_real(p->weights[i]));
     }
-    return json_pack("{s:I,s:I,s:[I,I],s:I,s:I,s:s,s:o}", "n", (json_int_t)n, "held_out",
-                     (json_int_t)p->held_out, "chunk", (json_int_t)p->chunk_min,
-                     (json_int_t)p->chunk_max, "max_q", (json_int_t)p->max_q, "max_a",
-                     (json_int_t)p->max_a, "context", contexts[p->context], "seed_types", weights);
+    return cart_kernels_mark(json_pack("{s:I,s:I,s:[I,I],s:I,s:I,s:s,s:o}", "n", (json_int_t)n,
+                                       "held_out", (json_int_t)p->held_out, "chunk",
+                                       (json_int_t)p->chunk_min, (json_int_t)p->chunk_max, "max_q",
+                                       (json_int_t)p->max_q, "max_a", (json_int_t)p->max_a,
+                                       "context", contexts[p->context], "seed_types", weights));
 }

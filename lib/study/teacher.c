@@ -3,6 +3,7 @@
 #include "model/head.h"
 #include "tensor/mathf.h"
 #include "token/chat.h"
+#include "study/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -271,5 +272,6 @@ int cart_teacher_push(struct cart_teacher *t, struct cart_conversation *c, struc
 
 json_t *cart_teacher_options_json(const struct cart_teacher_options *opt)
 {
-    return json_pack("{s:I,s:f}", "top_k", (json_int_t)opt->top_k, "mass", opt->mass);
+    return cart_kernels_mark(
+        json_pack("{s:I,s:f}", "top_k", (json_int_t)opt->top_k, "mass", opt->mass));
 }

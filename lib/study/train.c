@@ -104,16 +104,18 @@ static int plan_schedule(struct run *t, struct cart_err *err)
 static json_t *make_history(struct run *t, bool whole, struct cart_err *err)
 {
     char digest[33];
-    json_t *extra = NULL, *history = NULL;
+    json_t *extra = NULL, *history = NULL, *options = json_copy(t->recipe);
     if (whole) {
         cart_feed_digest(t->feed, digest);
         extra = json_pack("{s:s}", "input", digest);
     }
-    if (!whole || extra)
-        history = cart_history_extend(head_of(t), "cart-train", t->recipe, extra, err);
+    if (options && (!whole || extra) &&
+        (!t->opt->draft || json_object_set_new(options, "draft_ref", json_true()) == 0))
+        history = cart_history_extend(head_of(t), "cart-train", options, extra, err);
     else
         (void)cart_err_memory(err, "history", 0);
     json_decref(extra);
+    json_decref(options);
     return history;
 }
 

@@ -488,11 +488,13 @@ void cart_matmul_backward_with(const struct cart_matmul_kernels *kernels, float 
 
 static enum cart_kernels selected = CART_KERNELS_AUTO;
 
-void cart_kernels_select(enum cart_kernels kernels)
+int cart_kernels_select(enum cart_kernels kernels, struct cart_err *err)
 {
-    selected = kernels;
-    if (kernels == CART_KERNELS_BLAS)
-        cart_matmul_blas_init();
+    int r = kernels == CART_KERNELS_BLAS ? cart_matmul_blas_load(err) : 0;
+
+    if (r == 0)
+        selected = kernels;
+    return r;
 }
 
 enum cart_kernels cart_kernels_selected(void)

@@ -39,7 +39,7 @@ void cart_matmul_backward_ref(float *dx, size_t lddx, const float *dy, size_t ld
  * block by block; close, but not the exact bits. Process-wide; call before threads start.
  * blas_threads is set to 1: the pool splits. */
 enum cart_kernels { CART_KERNELS_AUTO, CART_KERNELS_BLAS };
-void cart_kernels_select(enum cart_kernels kernels);
+int cart_kernels_select(enum cart_kernels kernels, struct cart_err *err) CART_MUST_USE;
 enum cart_kernels cart_kernels_selected(void);
 
 #endif

@@ -5,6 +5,8 @@
 #include "tensor/matmul_impl.h"
 
 #include <cblas.h>
+#include <dlfcn.h>
+#include <stdlib.h>
 
 enum { ROWS_MAX = 128 };
 
@@ -29,9 +31,23 @@ static size_t min_size(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-void cart_matmul_blas_init(void)
+static __typeof__(cblas_sgemm) *sgemm;
+
+/* Loaded only when asked for: from its first moment the library starts threads that spin, and
+ * without memory for them it never returns. */
+int cart_matmul_blas_load(struct cart_err *err)
 {
-    openblas_set_num_threads(1);
+    static const char name[] = "libopenblas.so.0";
+    void *library;
+
+    if (sgemm)
+        return 0;
+    if (setenv("OPENBLAS_NUM_THREADS", "1", 1) != 0)
+        return cart_err_sys(err, "environment");
+    library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library)
+        *(void **)&sgemm = dlsym(library, "cblas_sgemm");
+    return sgemm ? 0 : cart_err_set(err, CART_ESYS, "--kernels blas: %s", dlerror());
 }
 
 /* A unit is a range of rows of W; K goes in pieces of p->wide values. */
@@ -56,8 +72,8 @@ static void forward_unit(void *ctx, size_t unit, size_t worker)
 
         for (size_t j = 0; j < n; j++)
             cart_widen(p->w->dtype, row_of(p->w, n0 + j), k0, k, wide + j * k);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->M, (int)n, (int)k, 1,
-                    p->in + k0, (int)p->ld_in, wide, (int)k, 1, p->out + n0, (int)p->ld_out);
+        sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->M, (int)n, (int)k, 1, p->in + k0,
+              (int)p->ld_in, wide, (int)k, 1, p->out + n0, (int)p->ld_out);
     }
 }
 
@@ -73,8 +89,8 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
 
         for (size_t j = 0; j < n; j++)
             cart_widen(p->w->dtype, row_of(p->w, n0 + j), k0, k, wide + j * k);
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)p->M, (int)k, (int)n, 1,
-                    p->in + n0, (int)p->ld_in, wide, (int)k, 1, p->out + k0, (int)p->ld_out);
+        sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)p->M, (int)k, (int)n, 1, p->in + n0,
+              (int)p->ld_in, wide, (int)k, 1, p->out + k0, (int)p->ld_out);
     }
 }
 

@@ -317,7 +317,7 @@ static void check_exact(int dtype, size_t K)
 static void test_exact(void **state)
 {
     (void)state;
-    cart_matmul_blas_init();
+    assert_int_equal(cart_matmul_blas_load(NULL), 0);
     for (size_t t = 0; t < TEST_DTYPES; t++)
         check_exact(test_dtypes[t], cart_dtype_info(test_dtypes[t])->block == 1 ? 1345 : 768);
 }
@@ -330,12 +330,12 @@ static void test_select(void **state)
 
     (void)state;
     assert_int_equal(cart_kernels_selected(), CART_KERNELS_AUTO);
-    cart_kernels_select(CART_KERNELS_BLAS);
+    assert_int_equal(cart_kernels_select(CART_KERNELS_BLAS, NULL), 0);
     assert_int_equal(cart_kernels_selected(), CART_KERNELS_BLAS);
     cart_matmul_forward(a, 64, x, 2048, 64, &w, NULL, false, pools[0]);
     cart_matmul_forward_blas(b, 64, x, 2048, 64, &w, NULL, false, pools[0]);
     assert_memory_equal(a, b, 64 * 64 * sizeof *a);
-    cart_kernels_select(CART_KERNELS_AUTO);
+    assert_int_equal(cart_kernels_select(CART_KERNELS_AUTO, NULL), 0);
     cart_matmul_forward(a, 64, x, 2048, 64, &w, NULL, false, pools[0]);
     cart_matmul_forward_ref(b, 64, x, 2048, 64, &w, NULL, false);
     assert_memory_equal(a, b, 64 * 64 * sizeof *a);
