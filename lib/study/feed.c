@@ -222,12 +222,23 @@ const struct cart_conversation *const *cart_feed_held_out(const struct cart_feed
 size_t cart_feed_planned(const struct cart_feed *f)
 {
     uint64_t all = 0, held = 0;
+    json_int_t a, b;
     if (f->at_end)
         return f->n;
     if (cart_json_u64_opt(cart_feed_head(f), "conversations", SIZE_MAX, &all, "HEAD", NULL) < 0 ||
         cart_json_u64_opt(cart_feed_head(f), "held_out", SIZE_MAX, &held, "HEAD", NULL) < 0)
         return 0;
-    return all > held ? (size_t)(all - held) : 0;
+    /* A shard holds conversations [first, end) of all. */
+    json_t *shard = json_object_get(cart_feed_head(f), "shard");
+    uint64_t first = 0, end = all;
+    if (shard && (json_unpack(shard, "[I,I]", &a, &b) < 0 || a < 0 || b < a || (uint64_t)b > all))
+        return 0;
+    if (shard) {
+        first = (uint64_t)a;
+        end = (uint64_t)b;
+    }
+    first = first > held ? first : held;
+    return end > first ? (size_t)(end - first) : 0;
 }
 
 /* The shuffle of one epoch (Fisher and Yates). */

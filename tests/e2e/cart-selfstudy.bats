@@ -61,6 +61,14 @@ records() {
     ! cmp -s b.conv c.conv
 }
 
+@test "a recital cut short says so and shows the words that it kept" {
+    cart-selfstudy -q -n 12 --held-out 0 --seed-types recite --max-a 3 --chunk 16:32 --seed 5 -o r.conv corpus.tokens
+    records r.conv > r.jsonl
+    cart_equal true "$(jq -s 'map(select(.finish_reasons[1] == "length")) | length > 0' r.jsonl)"
+    jq -es 'all(.supervised[0] as [$a, $b] | if .finish_reasons[1] == "length" then $b - $a == 3 and
+        (.messages[1].content | length) < 24 else $b - $a <= 4 end)' r.jsonl
+}
+
 @test "--targets writes what cart-teacher makes of it" {
     study -o x.conv corpus.tokens
     cart-teacher -q -o x.targets x.conv

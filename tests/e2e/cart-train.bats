@@ -127,6 +127,27 @@ setup() {
     cmp w.jsonl r.jsonl
 }
 
+@test "other kernels leave their mark, and no run goes on with others than it began with" {
+    cart_need_tool jq
+    cart-train -q -p 48 --steps 2 --kernels blas --draft-ref -o b c.targets
+    jq() { command jq -r "$@"; }
+    cart-view b | jq 'select(.metadata) | .metadata["cart.history"]' > history
+    cart_equal '["blas",true]' "$(jq -c 'last.options | [.kernels, .draft_ref]' history)"
+    cart-view want.safetensors | jq 'select(.metadata) | .metadata["cart.history"]' > history
+    cart_equal '[null,null]' "$(jq -c 'last.options | [.kernels, .draft_ref]' history)"
+    size=$(wc -c < c.targets)
+    head -c $((size * 3 / 4)) c.targets | cart_must_fail 3 cart-train -q -p 48 --steps 10 -o r
+    cart_must_fail 4 cart-train -q -p 48 --steps 10 --kernels blas --resume -o r c.targets 2> err
+    cart_has err 'kernels: expected'
+}
+
+@test "--epochs on a shard goes over the shard's conversations" {
+    cart-selfstudy -q -n 24 --held-out 4 --max-a 20 --max-q 12 --chunk 32:64 --context chunk --shard 2/4 c.tokens |
+        cart-teacher -q > shard.targets
+    cart-train --accum 1 -p 48 --dry-run shard.targets 2> err
+    cart_has err '7 training and 0 held-out conversations, 7 steps of 1'
+}
+
 @test "devices are written, not replaced, and have no files beside them" {
     mkfifo m.jsonl
     cart-train -q -p 48 --steps 2 --metrics m.jsonl -o r c.targets &
