@@ -197,15 +197,26 @@ static int dry_run(struct work *w, struct cart_err *err)
     double spoken = 0; /* conversations that are decoded */
     double chunks = 0;
     int r = cart_estimate_rates(w->e, o->study.gen_batch, &rates, err);
+    /* A document or the corpus is read once, however many conversations see it. */
+    bool *seen = r < 0 ? NULL : calloc(w->corpus.n_docs + 1, sizeof *seen);
 
-    if (r < 0)
-        return r;
+    if (!seen)
+        return r < 0 ? r : cart_err_memory(err, "documents", w->corpus.n_docs);
     for (uint64_t i = o->first; i < o->end; i++) {
         struct cart_plan_item item;
         cart_plan_at(w->plan, i, &item);
         spoken += item.seed != CART_SEED_RECITE;
-        chunks += item.seed != CART_SEED_RECITE ? (double)(item.chunk.end - item.chunk.first) : 0;
+        if (item.seed == CART_SEED_RECITE)
+            continue;
+        size_t of = item.context == CART_CONTEXT_DOCUMENT ? item.doc : w->corpus.n_docs;
+        chunks += (double)(item.chunk.end - item.chunk.first);
+        if (item.context != CART_CONTEXT_CHUNK && !seen[of])
+            chunks += (double)(item.context == CART_CONTEXT_CORPUS
+                                   ? w->corpus.tokens
+                                   : item.context_span.end - item.context_span.first);
+        seen[of] = seen[of] || item.context != CART_CONTEXT_CHUNK;
     }
+    free(seen);
     double read = chunks + spoken * (80 + (double)p->max_q);
     double written = spoken * 0.6 * (double)(p->max_q + p->max_a);
     cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
@@ -294,7 +305,7 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
     if (w.stage.part != NULL)
         cart_interrupt_install();
     if ((r = study(&w, err)) < 0)
-        cart_stage_abandon(&w.stage, r == CART_EAGAIN || r == CART_ESYS);
+        cart_stage_abandon(&w.stage, true); /* what was done so far is right all the same */
     else if ((r = cart_stage_commit(&w.stage, err)) == 0)
         report_end(&w);
 out:

@@ -9,6 +9,7 @@
 #include "study/stage.h"
 #include "study/teacher.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 struct options {
@@ -94,7 +95,11 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
     size_t ids = 0;
     size_t rows = 0;
     int s;
+    /* A document or the corpus is read once, however many conversations see it. */
+    bool *seen = calloc(w->corpus.n_docs + 1, sizeof *seen);
 
+    if (!seen)
+        return cart_err_memory(err, "documents", w->corpus.n_docs);
     cart_conversation_init(&c);
     for (; r > 0; r = cart_stream_read(w->in, rec, err)) {
         if ((s = cart_conversation_parse(&c, rec, w->m->V, &w->corpus, cart_stream_name(w->in),
@@ -103,11 +108,16 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
             break;
         }
         n++;
-        ids +=
-            c.T + (c.context == CART_CONTEXT_CHUNK ? c.context_span.end - c.context_span.first : 0);
+        ids += c.T;
+        size_t of = c.context == CART_CONTEXT_DOCUMENT ? c.doc : w->corpus.n_docs;
+        if (c.context == CART_CONTEXT_CHUNK || !seen[of])
+            ids += c.context == CART_CONTEXT_CORPUS ? w->corpus.tokens
+                                                    : c.context_span.end - c.context_span.first;
+        seen[of] = seen[of] || c.context != CART_CONTEXT_CHUNK;
         rows += cart_conversation_supervised(&c);
     }
     cart_conversation_release(&c);
+    free(seen);
     if (r < 0 || (r = cart_estimate_rates(w->e, 1, &rates, err)) < 0)
         return r;
     cart_log(CART_LOG_NOTICE, "%zu conversations, %zu supervised tokens", n, rows);
@@ -185,13 +195,14 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
         goto out;
     if (w.stage.part != NULL)
         cart_interrupt_install();
-    if (w.stage.conversations > 0)
-        cart_log(CART_LOG_NOTICE, "going on after %zu conversations", w.stage.conversations);
+    size_t before = w.stage.conversations;
+    if (before > 0)
+        cart_log(CART_LOG_NOTICE, "going on after %zu conversations", before);
     if ((r = teach(&w, &rec, more, err)) < 0) {
-        cart_stage_abandon(&w.stage, r == CART_EAGAIN || r == CART_ESYS || r == CART_ETRUNC);
+        cart_stage_abandon(&w.stage, true); /* whatever is wrong, it is not what was done so far */
         goto out;
     }
-    size_t n = w.stage.conversations;
+    size_t n = w.stage.conversations - before; /* as rows and entries count */
     if ((r = cart_stage_commit(&w.stage, err)) == 0)
         cart_log(CART_LOG_NOTICE, "%zu conversations, %zu rows, %.1f entries a row", n, w.rows,
                  w.rows > 0 ? (double)w.entries / (double)w.rows : 0.0);

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE /* O_TMPFILE */
 #include "base/io.h"
 
+#include "base/interrupt.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -14,14 +16,17 @@
 /* Linux moves at most a little under 2 GiB per call; asking for less keeps every system's rules. */
 #define IO_CHUNK ((size_t)1 << 30)
 
-/* One read, restarted after a signal. */
-static ssize_t read_some(int fd, void *out, size_t n)
+/* One read, restarted after a signal, unless that one asks to stop: the writer of a pipe may have
+ * nothing to say for hours. */
+static ssize_t read_some(int fd, void *out, size_t n, const char *name, struct cart_err *err)
 {
     ssize_t got;
     do
         got = read(fd, out, n < IO_CHUNK ? n : IO_CHUNK);
-    while (got < 0 && errno == EINTR);
-    return got;
+    while (got < 0 && errno == EINTR && !cart_interrupted());
+    if (got < 0 && errno == EINTR)
+        return cart_err_set(err, CART_EAGAIN, "%s: stopped while reading", name);
+    return got < 0 ? cart_err_sys(err, "%s: reading", name) : got;
 }
 
 int cart_io_read(int fd, void *out, size_t n, const char *name, struct cart_err *err)
@@ -29,9 +34,9 @@ int cart_io_read(int fd, void *out, size_t n, const char *name, struct cart_err 
     unsigned char *p = out;
     size_t done = 0;
     while (done < n) {
-        ssize_t got = read_some(fd, p + done, n - done);
+        ssize_t got = read_some(fd, p + done, n - done, name, err);
         if (got < 0)
-            return cart_err_sys(err, "%s: reading", name);
+            return (int)got;
         if (got == 0)
             break;
         done += (size_t)got;
@@ -71,9 +76,9 @@ static int slurp_fd(int fd, const char *name, size_t limit, struct cart_buf *b,
                 return cart_err_wrap(err, r, "%s", name);
             room = b->cap - b->len - 1;
         }
-        ssize_t got = read_some(fd, b->data + b->len, room);
+        ssize_t got = read_some(fd, b->data + b->len, room, name, err);
         if (got < 0)
-            return cart_err_sys(err, "%s: reading", name);
+            return (int)got;
         b->len += (size_t)got;
         b->data[b->len] = '\0';
         if (got == 0)

@@ -7,7 +7,7 @@
 #include "base/err.h"
 
 /* Reads exactly n bytes. Returns 1 if all came, 0 on a clean end before the first byte; CART_ETRUNC
- * if it ends within. */
+ * if it ends within; CART_EAGAIN if cart_interrupted() while it waited. */
 int cart_io_read(int fd, void *out, size_t n, const char *name, struct cart_err *err) CART_MUST_USE;
 int cart_io_write(int fd, const void *bytes, size_t n, const char *name,
                   struct cart_err *err) CART_MUST_USE;

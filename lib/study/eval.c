@@ -105,6 +105,10 @@ static int prepare(struct eval_run *e, struct cart_err *err)
     e->out->conversations = e->n;
     e->out->questions = e->questions.n;
     e->out->unlocated = e->questions.unlocated;
+    if (e->questions.too_long)
+        return cart_buf_addf(&e->out->notes, err,
+                             "questions: %zu left out: they exceed the context of %zu\n",
+                             e->questions.too_long, e->m->context);
     return 0;
 }
 
@@ -250,6 +254,18 @@ static int run_whole(struct eval_run *e, const struct cart_chat *chat, struct ca
     return r;
 }
 
+/* 1: everything fits behind so many rows; 0: it does not, and a note says so. */
+static int fits(struct eval_run *e, const char *name, size_t rows, struct cart_err *err)
+{
+    size_t most = longest(e);
+    if (rows <= e->m->context && most <= e->m->context - rows)
+        return 1;
+    return cart_buf_addf(&e->out->notes, err,
+                         "%s: left out: %zu rows and a conversation of %zu exceed the context of "
+                         "%zu\n",
+                         name, rows, most, e->m->context);
+}
+
 static int run_cut(struct eval_run *e, const struct cart_chat *chat, size_t p, struct cart_err *err)
 {
     struct cart_ids ids = CART_IDS_INIT;
@@ -268,7 +284,7 @@ static int run_cut(struct eval_run *e, const struct cart_chat *chat, size_t p, s
         r = cart_buf_addf(&e->out->notes, err, "%s: left out: %s\n", name, why.msg);
     else if (r < 0)
         r = cart_err_set(err, r, "%s", why.msg);
-    else
+    else if ((r = fits(e, name, ids.n, err)) == 1)
         r = run_text(e, name, &ids, err);
     cart_ids_release(&ids);
     free(tokens);
@@ -292,9 +308,17 @@ static int run_untrained(struct eval_run *e, const struct cart_cartridge *c, str
         r = cart_err_set(err, r, "untrained: %s", why.msg);
     } else {
         const struct cart_kv_part *parts[2] = {&init.rows.parts[0], &init.rows.parts[1]};
-        e->untrained = e->untrained == SIZE_MAX ? e->out->n : e->untrained;
-        r = run_arm(e, "untrained", parts, init.rows.n_parts,
-                    (init.rows.n + init.rows.n_sink) * sizeof(float), err);
+        /* The first is what all are compared with; others need a name of their own. */
+        bool first = e->untrained == SIZE_MAX;
+        struct cart_buf name = CART_BUF_INIT;
+        r = first ? cart_buf_addf(&name, err, "untrained")
+                  : cart_buf_addf(&name, err, "untrained %s", c->path);
+        if (r == 0 && (r = fits(e, name.data, init.rows.p, err)) == 1) {
+            e->untrained = first ? e->out->n : e->untrained;
+            r = run_arm(e, name.data, parts, init.rows.n_parts,
+                        (init.rows.n + init.rows.n_sink) * sizeof(float), err);
+        }
+        cart_buf_release(&name);
         cart_init_release(&init);
     }
     json_decref(recipe);
@@ -338,8 +362,10 @@ static int run_arms(struct eval_run *e, struct cart_err *err)
     }
     for (size_t i = 0; i < o->n_cartridges && r == 0; i++) {
         const struct cart_kv_part *parts[2];
+        const struct cart_cartridge *c = o->cartridges[i];
         size_t n = cart_cartridge_parts(&o->cartridges[i], 1, parts);
-        r = run_arm(e, o->cartridges[i]->path, parts, n, o->cartridges[i]->row_bytes, err);
+        if ((r = fits(e, c->path, c->p, err)) == 1)
+            r = run_arm(e, c->path, parts, n, c->row_bytes, err);
     }
     return r;
 }

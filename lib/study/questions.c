@@ -107,20 +107,21 @@ static bool path_fits(const char *path, const char *wanted)
     return n >= k && strcmp(path + n - k, wanted) == 0 && (n == k || path[n - k - 1] == '/');
 }
 
-/* Tokens of the document up to the end of quote; SIZE_MAX where it is not in it. */
-static size_t locate_in(const struct cart_doc *d, const struct cart_tokenizer *t, const char *quote,
-                        struct cart_buf *text)
+/* 1: *at is the tokens of the document up to the end of quote; 0: it is not in it. */
+static int locate_in(size_t *at, const struct cart_doc *d, const struct cart_tokenizer *t,
+                     const char *quote, struct cart_buf *text, struct cart_err *err)
 {
     cart_buf_reset(text);
-    if (cart_tokenizer_decode(t, d->tokens, d->n, true, text, NULL) < 0 || text->len == 0)
-        return SIZE_MAX;
-    const char *found = memmem(text->data, text->len, quote, strlen(quote));
+    int r = cart_tokenizer_decode(t, d->tokens, d->n, true, text, err);
+    const char *found =
+        r == 0 && text->len > 0 ? memmem(text->data, text->len, quote, strlen(quote)) : NULL;
     if (!found)
-        return SIZE_MAX;
+        return r;
     size_t end = (size_t)(found - text->data) + strlen(quote), bytes = 0, i = 0;
     while (i < d->n && bytes < end)
         bytes += cart_tokenizer_bytes(t, d->tokens[i++]).n;
-    return i;
+    *at = i;
+    return 1;
 }
 
 static int locate(struct cart_questions *all, struct cart_question *q, const struct line *l,
@@ -138,17 +139,35 @@ static int locate(struct cart_questions *all, struct cart_question *q, const str
     if (!l->quote || !*l->quote)
         return 0;
     struct cart_buf text = CART_BUF_INIT;
-    for (size_t d = 0; d < corpus->n_docs && !q->located; d++) {
+    int r = 0;
+    for (size_t d = 0; d < corpus->n_docs && r == 0; d++) {
         const struct cart_doc *doc = &corpus->docs[d];
         if (l->path && !path_fits(doc->path, l->path) && strcmp(doc->id, l->path) != 0)
             continue;
-        size_t at = locate_in(doc, cart_model_tokenizer(m), l->quote, &text);
-        q->located = at != SIZE_MAX;
+        size_t at = 0;
+        r = locate_in(&at, doc, cart_model_tokenizer(m), l->quote, &text, err);
+        q->located = r == 1;
         q->at = q->located ? doc->first + at : 0;
     }
-    all->unlocated += !q->located;
+    all->unlocated += r == 0;
     cart_buf_release(&text);
-    return 0;
+    return r < 0 ? r : 0;
+}
+
+/* Whether every option can be scored at all, behind no rows. */
+static bool fits(const struct cart_question *q, const struct cart_model *m)
+{
+    for (size_t i = 0; i < q->n; i++)
+        if (q->options[i].T > m->context)
+            return false;
+    return true;
+}
+
+static void release_question(struct cart_question *q)
+{
+    for (size_t k = 0; k < q->n; k++)
+        free(q->options[k].ids);
+    free(q->options);
 }
 
 static int add_line(struct cart_questions *all, const char *text, size_t n,
@@ -166,8 +185,15 @@ static int add_line(struct cart_questions *all, const char *text, size_t n,
         struct cart_question *q = &all->items[all->n++];
         *q = (struct cart_question){.n = 0};
         if ((r = build(q, &l, m, what, err)) == 0)
-            r = locate(all, q, &l, m, corpus, what, err);
-        all->options += q->n;
+            r = fits(q, m) ? locate(all, q, &l, m, corpus, what, err) : 1;
+        if (r == 1) {
+            release_question(q);
+            all->n--;
+            all->too_long++;
+            r = 0;
+        } else {
+            all->options += q->n;
+        }
     }
     json_decref(o);
     return r;
@@ -192,7 +218,8 @@ int cart_questions_read(struct cart_questions *out, const char *path, const stru
             r = add_line(&all, s, n, m, corpus, what.data, err);
     }
     if (r == 0 && all.n == 0)
-        r = cart_err_set(err, CART_EFORMAT, "%s: no question", path);
+        r = cart_err_set(err, CART_EFORMAT, "%s: no question%s", path,
+                         all.too_long ? " that fits the model's context" : "");
     cart_buf_release(&what);
     cart_buf_release(&text);
     if (r < 0) {
@@ -205,11 +232,8 @@ int cart_questions_read(struct cart_questions *out, const char *path, const stru
 
 void cart_questions_release(struct cart_questions *q)
 {
-    for (size_t i = 0; i < q->n; i++) {
-        for (size_t k = 0; k < q->items[i].n; k++)
-            free(q->items[i].options[k].ids);
-        free(q->items[i].options);
-    }
+    for (size_t i = 0; i < q->n; i++)
+        release_question(&q->items[i]);
     free(q->items);
     *q = (struct cart_questions){.n = 0};
 }

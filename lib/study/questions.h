@@ -33,6 +33,7 @@ struct cart_questions {
     size_t n, cap;
     size_t options;   /* of all */
     size_t unlocated; /* with a quote that the corpus does not hold */
+    size_t too_long;  /* left out: an option that exceeds the model's context */
 };
 
 /* CART_EFORMAT names file, line and field. */

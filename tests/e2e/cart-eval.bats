@@ -108,6 +108,21 @@ arm() {
     cart_must_fail 3 cart-eval --questions empty.jsonl c.targets
 }
 
+@test "what does not fit behind rows is left out, and said" {
+    cart_need_tool jq
+    cart-init -q -p 505 --init random -o long.safetensors c.tokens
+    cart-init -q -p 40 --init random --seed 7 -o other.safetensors c.tokens
+    printf '{"question": "%s", "answer": "x"}\n' "$(seq 400 | tr '\n' ' ')" >> q.jsonl
+    cart-eval -c trained.safetensors -c long.safetensors -c other.safetensors --questions q.jsonl --json c.targets \
+        > out.json 2> err
+    cart_equal 'bare,whole text,text 48,text 40,untrained,untrained other.safetensors,trained.safetensors,other.safetensors' \
+        "$(jq -r '[.arms[].name] | join(",")' out.json)" students
+    cart_equal 4 "$(jq .questions out.json)" questions
+    cart-eval -c trained.safetensors -c long.safetensors --questions q.jsonl c.targets > out
+    cart_has out 'long.safetensors: left out: 505 rows and a conversation of'
+    cart_has out 'questions: 1 left out: they exceed the context of 512'
+}
+
 @test "a full disk is reported" {
     cart_must_fail 5 sh -c 'cart-eval c.targets > /dev/full'
     cart_must_fail 5 cart-eval -o /dev/full c.targets

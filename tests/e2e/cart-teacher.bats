@@ -82,6 +82,20 @@ records() {
     [ ! -e x.targets ] && [ ! -e x.targets.part ]
 }
 
+@test "a damaged end of the input does not cost what was done before it" {
+    cart-view x.conv > x.jsonl
+    # The last conversation stands in the place of the first again.
+    jq -c --slurpfile all x.jsonl '[$all[] | select(.record == "conv")] as $c |
+        if . == $c[-1] then $c[0] else . end' x.jsonl > bad.jsonl
+    cart-view --pack -o bad.conv bad.jsonl
+    cart_must_fail 3 cart-teacher -q -o y.targets bad.conv 2> err
+    cart_has err 'follows'
+    [ -s y.targets.part ]
+    cart-teacher -q -o x.targets x.conv
+    cart-teacher -q --resume -o y.targets x.conv
+    cmp x.targets y.targets
+}
+
 @test "a span outside its document is refused" {
     cart-view x.conv | jq -c 'if .record == "conv" and .n == 1 then .context_span = [0, 999999] else . end' >bad.jsonl
     cart-view --pack bad.jsonl >bad.conv

@@ -172,6 +172,36 @@ setup() {
     [ "$(echo null* m.jsonl*)" = 'null m.jsonl' ]
 }
 
+@test "TERM while a pipe has nothing to say: the state is saved all the same" {
+    mkfifo p
+    cart-train -q -p 48 --steps 10 --metrics m.jsonl -o r < p &
+    pid=$!
+    exec 9> p
+    size=$(wc -c < c.targets)
+    head -c $((size * 3 / 4)) c.targets >&9
+    # Once it has made a step there is a state to save; it is asleep when it waits for more.
+    until grep -q train m.jsonl.part 2> /dev/null || ! kill -0 $pid 2> /dev/null; do sleep 0.1; done
+    for _ in $(seq 100); do
+        sleep 0.1
+        [ "$(cut -d ' ' -f 3 /proc/$pid/stat)" = S ] && break
+    done
+    kill -TERM $pid
+    stopped=
+    for _ in $(seq 100); do
+        kill -0 $pid 2> /dev/null || stopped=1
+        [ -z "$stopped" ] || break
+        sleep 0.1
+    done
+    exec 9>&-
+    [ -n "$stopped" ]
+    status=0
+    wait $pid || status=$?
+    cart_equal 143 $status status
+    [ -e r.optimizer.safetensors ]
+    cart-train -q -p 48 --steps 10 --resume -o r c.targets
+    cmp want.safetensors r
+}
+
 @test "a stream that breaks off leaves a state, not a cartridge" {
     size=$(wc -c < c.targets)
     head -c $((size * 3 / 4)) c.targets | cart_must_fail 3 cart-train -q -p 48 --steps 10 -o r 2> err
