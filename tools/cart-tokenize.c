@@ -254,8 +254,8 @@ static json_t *canonical_options(const struct options *o)
             bad |= json_object_set_new(v, "id_field", json_string(o->docs.id_field));
     }
     if (o->docs.max_document)
-        bad |= json_object_set_new(v, "max_document",
-                                   json_integer((json_int_t)o->docs.max_document));
+        bad |=
+            json_object_set_new(v, "max_document", json_integer((json_int_t)o->docs.max_document));
     if (o->profile)
         bad |= json_object_set_new(v, "profile", json_string(o->profile));
     if (bad) {
