@@ -11,7 +11,7 @@ setup() {
 }
 
 recipe() {
-    cart-view "$1" | jq -r 'select(.metadata) | .metadata["cart.recipe"]' | head -n 1
+    cart-view "$1" | jq -r 'select(.metadata) | .metadata["cart.recipe"]' | sed -n 1p
 }
 
 @test "help, version and the manual agree" {
@@ -42,6 +42,18 @@ recipe() {
     cart-view --data spread.safetensors | jq -c 'select(.name)' | sha256sum > spread.rows
     cart_must_fail 1 cmp -s corpus.rows spread.rows
     cart_must_fail 1 cmp -s corpus.safetensors text.safetensors
+}
+
+@test "the recipe knows a corpus by what is in it, the history tells of draft ids" {
+    cart_need_tool jq
+    cart-tokenize -q -z 3 -o z.tokens corpus.txt
+    cart_must_fail 1 cmp -s c.tokens z.tokens
+    cart-init -p 48 --init c.tokens -o a c.tokens
+    cart-init -p 48 --init z.tokens -o b c.tokens
+    cmp a b
+    cart-init -p 48 --init c.tokens --draft-ref -o d c.tokens
+    cart-view d | jq -r 'select(.metadata) | .metadata["cart.history"]' > history
+    cart_equal true "$(jq 'last.options.draft_ref' history)"
 }
 
 @test "equal input, equal bytes, whatever the threads and the processor" {

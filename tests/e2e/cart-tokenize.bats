@@ -36,6 +36,15 @@ tokens() {
     done
 }
 
+@test "a limit that was asked for is in the history" {
+    cart_need_tool cart-view jq
+    echo word > a.txt
+    cart-tokenize -q --max-document 900 -o a.tokens a.txt
+    cart-tokenize -q -o b.tokens a.txt
+    cart_equal 900 "$(cart-view a.tokens | jq 'select(.record == "head").history[0].options.max_document')"
+    cart_equal null "$(cart-view b.tokens | jq 'select(.record == "head").history[0].options.max_document')"
+}
+
 @test "documents, their order and their origin" {
     cart_need_tool cart-view jq
     mkdir -p d/sub d/.git
