@@ -14,6 +14,9 @@ PATH=$CART_BIN:$PATH
 # What a developer has set must not decide a test.
 unset CART_MODEL CART_TRACE CART_TRACE_RUN MAKEFLAGS MAKELEVEL
 export LC_ALL=C.UTF-8
+# A program under test that fails left of a pipe fails the test. So nothing here stops reading early (head) unless the
+# test is about that.
+set -o pipefail
 
 cart_setup() {
     cd "$BATS_TEST_TMPDIR" || return 1
