@@ -181,6 +181,12 @@ static void test_publish(void **state)
     check_file("b", "one");
     assert_int_equal(count_entries(), 1);
     assert_int_equal(cart_io_publish("a", "b", &err), CART_ESYS);
+    /* What is no file is never replaced. */
+    assert_int_equal(symlink("/dev/null", "null"), 0);
+    assert_true(cart_io_is_direct("null"));
+    assert_false(cart_io_is_direct("b"));
+    assert_int_equal(cart_io_publish("b", "null", &err), CART_EUSAGE);
+    assert_int_equal(unlink("null"), 0);
     check_file("b", "one");
     unlink("b");
 }
