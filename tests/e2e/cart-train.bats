@@ -156,6 +156,23 @@ setup() {
     cart_has err '7 training and 0 held-out conversations, 7 steps of 1'
 }
 
+@test "an evaluation that failed after its step is made up for" {
+    cart_need_tool jq
+    cart-train -q -p 48 --steps 10 --eval-every 1 --metrics w.jsonl -o w c.targets
+    head -c $(($(wc -c < c.targets) * 3 / 4)) c.targets > cut
+    cart_must_fail 3 cart-train -q -p 48 --steps 10 --eval-every 1 -o r cut
+    # As the state would be without the evaluation.
+    cart-view --data r.optimizer.safetensors |
+        jq -c 'if .name == "metrics" then .data |= (implode | split("\n")[:-2] | join("\n") + "\n" | explode) |
+            .shape = [.data | length] else . end' > state.jsonl
+    cart-view -q --pack -o edited state.jsonl
+    cart_must_fail 1 cmp -s edited r.optimizer.safetensors
+    mv edited r.optimizer.safetensors
+    cart-train -q -p 48 --steps 10 --eval-every 1 --metrics r.jsonl --resume -o r c.targets
+    cmp w.jsonl r.jsonl
+    cmp w r
+}
+
 @test "devices are written, not replaced, and have no files beside them" {
     mkfifo m.jsonl
     cart-train -q -p 48 --steps 2 --metrics m.jsonl -o r c.targets &
