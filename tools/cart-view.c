@@ -152,6 +152,9 @@ static int view(const struct input *in, bool data, int fd, const char *out, stru
 
     switch (in->kind) {
     case CART_SNIFF_STREAM:
+        if (data)
+            return cart_err_set(err, CART_EUSAGE, "%s: --data: a stream is always listed whole",
+                                in->name);
         r = cart_stream_open_ahead(&reader, in->fd, in->name, in->ahead, in->n_ahead, NULL, err);
         if (r < 0)
             return r;

@@ -10,53 +10,15 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The four tensors of a layer; the first two hold keys. */
-enum { K_SINK, K_ROWS, V_SINK, V_ROWS, TENSORS_PER_LAYER };
-static const char *const tensor_names[TENSORS_PER_LAYER] = {"k_sink", "k", "v_sink", "v"};
-
 struct cart_cartridge_priv {
     struct cart_map map;
     struct cart_st st;
     struct cart_arena arena;               /* tensor table, layers, copies */
-    const struct cart_st_tensor **tensors; /* [L, TENSORS_PER_LAYER], NULL where absent */
+    const struct cart_st_tensor **tensors; /* [L, CART_ROWS_TENSORS], NULL where absent */
     const void **data;                     /* the same, as used: in the file or in the arena */
     int64_t *draft;                        /* a copy of an unaligned draft_reference */
     char *path;
 };
-
-/* "layers.<i>.<name>" without leading zeros; false for any other name. */
-static bool parse_name(const char *name, size_t *layer, size_t *which)
-{
-    static const char prefix[] = "layers.";
-    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
-        return false;
-    const char *s = name + sizeof prefix - 1;
-    if (*s < '0' || *s > '9' || (*s == '0' && s[1] != '.'))
-        return false;
-    size_t i = 0;
-    for (; *s >= '0' && *s <= '9'; s++) {
-        i = i * 10 + (size_t)(*s - '0');
-        if (i > 1u << 20)
-            return false;
-    }
-    if (*s++ != '.')
-        return false;
-    for (size_t k = 0; k < TENSORS_PER_LAYER; k++)
-        if (strcmp(s, tensor_names[k]) == 0) {
-            *layer = i;
-            *which = k;
-            return true;
-        }
-    return false;
-}
-
-static int row_dtype(enum cart_st_dtype t)
-{
-    return t == CART_ST_F32    ? CART_F32
-           : t == CART_ST_F16  ? CART_F16
-           : t == CART_ST_BF16 ? CART_BF16
-                               : -1;
-}
 
 /* Files each tensor under its layer. */
 static int collect(struct cart_cartridge *c, const struct cart_model *m, struct cart_note *note,
@@ -68,7 +30,7 @@ static int collect(struct cart_cartridge *c, const struct cart_model *m, struct 
         size_t layer, which;
         char shown[80];
         cart_err_escape(shown, sizeof shown, t->name, strlen(t->name));
-        if (!parse_name(t->name, &layer, &which)) {
+        if (!cart_rows_parse_name(t->name, &layer, &which)) {
             if (strcmp(t->name, "draft_reference") != 0)
                 cart_note_add(note, "tensor %s ignored", shown);
             continue;
@@ -76,7 +38,7 @@ static int collect(struct cart_cartridge *c, const struct cart_model *m, struct 
         if (layer >= m->L)
             return cart_err_set(err, CART_EMATCH, "tensor %s: the model has %zu layers", shown,
                                 m->L);
-        p->tensors[layer * TENSORS_PER_LAYER + which] = t;
+        p->tensors[layer * CART_ROWS_TENSORS + which] = t;
     }
     return 0;
 }
@@ -94,7 +56,7 @@ static int check_shape(const struct cart_st_tensor *t, const struct cart_layer *
     if (t->shape[0] != rows)
         return cart_err_set(err, CART_EFORMAT, "tensor %s: expected %zu rows, found %zu", t->name,
                             rows, t->shape[0]);
-    if (row_dtype(t->dtype) != dtype)
+    if (cart_rows_dtype(t->dtype) != dtype)
         return cart_err_set(err, CART_EFORMAT, "tensor %s: expected %s as in layer 0, found %s",
                             t->name, cart_dtype_info(dtype)->name, cart_st_dtype_name(t->dtype));
     return 0;
@@ -105,11 +67,12 @@ static int check_tensors(struct cart_cartridge *c, const struct cart_model *m, b
                          struct cart_err *err)
 {
     struct cart_cartridge_priv *p = c->priv;
-    const struct cart_st_tensor *rows = p->tensors[K_ROWS], *sink = p->tensors[K_SINK];
+    const struct cart_st_tensor *rows = p->tensors[CART_ROWS_K],
+                                *sink = p->tensors[CART_ROWS_K_SINK];
     if (!rows || rows->rank != 3 || (sink && sink->rank != 3))
         return cart_err_set(err, CART_EFORMAT,
                             "not a cartridge: no tensor layers.0.k of rows, heads, width");
-    c->dtype = row_dtype(rows->dtype);
+    c->dtype = cart_rows_dtype(rows->dtype);
     if (c->dtype < 0)
         return cart_err_set(err, CART_EFORMAT,
                             "tensor layers.0.k: type %s: expected F32, F16 or BF16",
@@ -122,16 +85,16 @@ static int check_tensors(struct cart_cartridge *c, const struct cart_model *m, b
     if (c->p == 0)
         return cart_err_set(err, CART_EFORMAT, "no rows");
     for (size_t i = 0; i < m->L; i++)
-        for (size_t k = 0; k < TENSORS_PER_LAYER; k++) {
-            const struct cart_st_tensor *t = p->tensors[i * TENSORS_PER_LAYER + k];
-            bool is_sink = k == K_SINK || k == V_SINK;
+        for (size_t k = 0; k < CART_ROWS_TENSORS; k++) {
+            const struct cart_st_tensor *t = p->tensors[i * CART_ROWS_TENSORS + k];
+            bool is_sink = k == CART_ROWS_K_SINK || k == CART_ROWS_V_SINK;
             size_t want = is_sink ? c->frozen : c->p - c->frozen;
             if (!t && is_sink && c->frozen == 0)
                 continue;
             if (!t)
                 return cart_err_set(err, described ? CART_EFORMAT : CART_EMATCH,
                                     "tensor layers.%zu.%s is missing (the model has %zu layers)", i,
-                                    tensor_names[k], m->L);
+                                    cart_rows_names[k], m->L);
             int r = check_shape(t, &m->layers[i], want, c->dtype, err);
             if (r < 0)
                 return r;
@@ -149,11 +112,11 @@ static void layout(struct cart_cartridge *c, const struct cart_model *m, struct 
     size_t size = cart_rows_value_size(c->dtype);
     layers[0] = cart_arena_push(a, m->L, sizeof **layers);
     layers[1] = cart_arena_push(a, m->L, sizeof **layers);
-    for (size_t i = 0; i < m->L * TENSORS_PER_LAYER; i++) {
+    for (size_t i = 0; i < m->L * CART_ROWS_TENSORS; i++) {
         const struct cart_st_tensor *t = p->tensors[i];
         if (!t)
             continue;
-        bool keys = i % TENSORS_PER_LAYER <= K_ROWS;
+        bool keys = i % CART_ROWS_TENSORS <= CART_ROWS_K;
         p->data[i] = t->data;
         if ((uintptr_t)t->data % size == 0 && !(keys && reorder))
             continue;
@@ -161,7 +124,7 @@ static void layout(struct cart_cartridge *c, const struct cart_model *m, struct 
         if (!copy || t->bytes == 0)
             continue;
         if (keys && reorder)
-            cart_rows_reorder(copy, t->data, t->shape[0], &m->layers[i / TENSORS_PER_LAYER],
+            cart_rows_reorder(copy, t->data, t->shape[0], &m->layers[i / CART_ROWS_TENSORS],
                               &m->rope, size);
         else
             memcpy(copy, t->data, t->bytes);
@@ -175,8 +138,8 @@ static void add_part(struct cart_cartridge *c, const struct cart_model *m,
     if (rows == 0)
         return;
     for (size_t i = 0; i < m->L; i++) {
-        layers[i].k = c->priv->data[i * TENSORS_PER_LAYER + k];
-        layers[i].v = c->priv->data[i * TENSORS_PER_LAYER + v];
+        layers[i].k = c->priv->data[i * CART_ROWS_TENSORS + k];
+        layers[i].v = c->priv->data[i * CART_ROWS_TENSORS + v];
         layers[i].stride = cart_layer_kv_width(&m->layers[i]);
     }
     c->parts[c->n_parts++] = (struct cart_kv_part){rows, c->dtype, layers};
@@ -194,8 +157,8 @@ static int bind_rows(struct cart_cartridge *c, const struct cart_model *m, bool 
     if (r < 0)
         return r;
     layout(c, m, &c->priv->arena, reorder, layers);
-    add_part(c, m, layers[0], c->frozen, K_SINK, V_SINK);
-    add_part(c, m, layers[1], c->p - c->frozen, K_ROWS, V_ROWS);
+    add_part(c, m, layers[0], c->frozen, CART_ROWS_K_SINK, CART_ROWS_V_SINK);
+    add_part(c, m, layers[1], c->p - c->frozen, CART_ROWS_K, CART_ROWS_V);
     size_t row0 = 0;
     for (size_t i = 0; i < c->n_parts; i++) {
         if ((r = cart_rows_check_finite(m, &c->parts[i], row0, "rows", err)) < 0)
@@ -245,10 +208,10 @@ static int open_parsed(struct cart_cartridge *c, const struct cart_model *m,
     } else {
         cart_note_add(note, "no cart metadata: accepted on matching geometry alone");
     }
-    p->tensors = calloc(m->L * TENSORS_PER_LAYER, sizeof *p->tensors);
-    p->data = calloc(m->L * TENSORS_PER_LAYER, sizeof *p->data);
+    p->tensors = calloc(m->L * CART_ROWS_TENSORS, sizeof *p->tensors);
+    p->data = calloc(m->L * CART_ROWS_TENSORS, sizeof *p->data);
     if (!p->tensors || !p->data)
-        return cart_err_memory(err, "tensor table", m->L * TENSORS_PER_LAYER * sizeof *p->data);
+        return cart_err_memory(err, "tensor table", m->L * CART_ROWS_TENSORS * sizeof *p->data);
     if ((r = collect(c, m, note, err)) < 0 || (r = check_tensors(c, m, claims.described, err)) < 0)
         return r;
     if (claims.described && (claims.p != c->p || claims.frozen != c->frozen))

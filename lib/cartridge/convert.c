@@ -1,28 +1,13 @@
 #include "cartridge/convert.h"
 
+#include "cartridge/rows.h"
 #include "stream/stream.h"
 #include "tensor/dtype.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* "layers.<i>.<part>" with part k, v, k_sink or v_sink: the part, or NULL for any other name. */
-static const char *row_part(const char *name)
-{
-    static const char *const parts[] = {"k", "v", "k_sink", "v_sink"};
-    const char *p = name + 7;
-
-    if (strncmp(name, "layers.", 7) != 0 || *p < '0' || *p > '9')
-        return NULL;
-    p += strspn(p, "0123456789");
-    if (*p++ != '.')
-        return NULL;
-    for (size_t i = 0; i < CART_COUNTOF(parts); i++)
-        if (strcmp(p, parts[i]) == 0)
-            return parts[i];
-    return NULL;
-}
 
 static float value_at(enum cart_st_dtype d, const unsigned char *p)
 {
@@ -37,33 +22,40 @@ static float value_at(enum cart_st_dtype d, const unsigned char *p)
     return d == CART_ST_F16 ? cart_f16_to_f32(half) : cart_bf16_to_f32(half);
 }
 
-static bool is_row_type(enum cart_st_dtype d)
-{
-    return d == CART_ST_F32 || d == CART_ST_F16 || d == CART_ST_BF16;
-}
-
 bool cart_rows_present(const struct cart_st *st)
 {
-    for (size_t i = 0; i < st->n; i++) {
-        const char *part = row_part(st->tensors[i].name);
-        if (part != NULL && strcmp(part, "k") == 0)
+    size_t layer, which;
+
+    for (size_t i = 0; i < st->n; i++)
+        if (cart_rows_parse_name(st->tensors[i].name, &layer, &which) && which == CART_ROWS_K)
             return true;
-    }
     return false;
 }
 
-static int check_tensor(const struct cart_st_tensor *t, const char *what, struct cart_err *err)
+/* t beside k, the keys of its layer, and first, the tensor of layer 0 that has as many rows. */
+static int check_tensor(const struct cart_st_tensor *t, const struct cart_st_tensor *k,
+                        const struct cart_st_tensor *first, const char *what, struct cart_err *err)
 {
     const unsigned char *p = t->data;
 
-    if (!is_row_type(t->dtype))
+    if (cart_rows_dtype(t->dtype) < 0)
         return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: expected F32, F16 or BF16, found %s",
                             what, t->name, cart_st_dtype_name(t->dtype));
+    if (t->dtype != first->dtype)
+        return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: expected %s as in %s, found %s",
+                            what, t->name, cart_st_dtype_name(first->dtype), first->name,
+                            cart_st_dtype_name(t->dtype));
     if (t->rank != 3)
         return cart_err_set(err, CART_EFORMAT,
-                            "%s: tensor %s: expected [rows,heads,width], found "
-                            "%zu dimensions",
+                            "%s: tensor %s: expected [rows,heads,width], found %zu dimensions",
                             what, t->name, t->rank);
+    if (k->rank != 3 || t->shape[1] != k->shape[1] || t->shape[2] != k->shape[2])
+        return cart_err_set(err, CART_EFORMAT, "%s: tensors %s and %s differ in heads or width",
+                            what, t->name, k->name);
+    if (t->shape[0] != first->shape[0])
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: tensor %s: expected %zu rows as in %s, found %zu", what, t->name,
+                            first->shape[0], first->name, t->shape[0]);
     size_t size = cart_st_dtype_size(t->dtype);
     for (size_t i = 0; i < t->bytes / size; i++)
         if (!isfinite(value_at(t->dtype, p + i * size)))
@@ -72,52 +64,61 @@ static int check_tensor(const struct cart_st_tensor *t, const char *what, struct
     return 0;
 }
 
-/* A layer's keys have values of the same shape beside them, and the same number of rows as in every
- * other layer. */
-static int check_pair(const struct cart_st *st, const struct cart_st_tensor *t,
-                      const struct cart_st_tensor *first, const char *what, struct cart_err *err)
+static const struct cart_st_tensor *find_row(const struct cart_st *st, size_t layer, size_t which)
 {
-    char other[64];
-    size_t n = strlen(t->name);
-    const char *part = row_part(t->name);
+    char name[64];
 
-    if (n >= sizeof other)
-        return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: no layer has such a number", what,
-                            t->name);
-    memcpy(other, t->name, n + 1);
-    other[n - strlen(part)] = part[0] == 'k' ? 'v' : 'k';
-    const struct cart_st_tensor *u = cart_st_find(st, other);
-    if (u == NULL)
-        return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: expected beside %s, not found", what,
-                            other, t->name);
-    if (u->rank != 3 || u->shape[0] != t->shape[0])
-        return cart_err_set(err, CART_EFORMAT, "%s: tensors %s and %s differ in their rows", what,
-                            t->name, other);
-    if (t->shape[0] != first->shape[0])
-        return cart_err_set(err, CART_EFORMAT,
-                            "%s: tensor %s: expected %zu rows as in %s, found %zu", what, t->name,
-                            first->shape[0], first->name, t->shape[0]);
+    snprintf(name, sizeof name, "layers.%zu.%s", layer, cart_rows_names[which]);
+    return cart_st_find(st, name);
+}
+
+static int check_layer(const struct cart_st *st, size_t layer, const char *what,
+                       struct cart_err *err)
+{
+    const struct cart_st_tensor *rows = find_row(st, 0, CART_ROWS_K);
+    const struct cart_st_tensor *sink = find_row(st, 0, CART_ROWS_K_SINK);
+    const struct cart_st_tensor *k = find_row(st, layer, CART_ROWS_K);
+    bool sinks = sink != NULL && sink->shape[0] > 0;
+
+    for (size_t which = 0; which < CART_ROWS_TENSORS; which++) {
+        const struct cart_st_tensor *t = find_row(st, layer, which);
+        bool of_sink = which == CART_ROWS_K_SINK || which == CART_ROWS_V_SINK;
+        if (t == NULL && of_sink && !sinks)
+            continue;
+        if (t == NULL || (of_sink && sink == NULL))
+            return cart_err_set(err, CART_EFORMAT, "%s: tensor layers.%zu.%s: not found", what,
+                                t == NULL ? layer : 0, cart_rows_names[t == NULL ? which : 0]);
+        int r = check_tensor(t, k != NULL ? k : t, of_sink ? sink : rows, what, err);
+        if (r < 0)
+            return r;
+    }
     return 0;
 }
 
 int cart_rows_check(const struct cart_st *st, const char *what, struct cart_err *err)
 {
-    const struct cart_st_tensor *first[2] = {NULL, NULL}; /* of the trainable rows, of the sinks */
+    const struct cart_st_tensor *rows = find_row(st, 0, CART_ROWS_K);
+    const struct cart_st_tensor *sink = find_row(st, 0, CART_ROWS_K_SINK);
+    size_t layers = 0, layer, which;
     int r;
 
-    for (size_t i = 0; i < st->n; i++) {
-        const struct cart_st_tensor *t = &st->tensors[i];
-        const char *part = row_part(t->name);
-        if (part == NULL)
-            continue;
-        const struct cart_st_tensor **f = &first[part[1] == '_'];
-        if ((r = check_tensor(t, what, err)) < 0)
+    for (size_t i = 0; i < st->n; i++)
+        if (cart_rows_parse_name(st->tensors[i].name, &layer, &which) && layer >= layers)
+            layers = layer + 1;
+    if (rows == NULL || rows->rank != 3 || (sink != NULL && sink->rank != 3))
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: expected a tensor layers.0.k of rows, heads, width", what);
+    if (sink != NULL && sink->dtype != rows->dtype)
+        return cart_err_set(err, CART_EFORMAT, "%s: tensors %s and %s differ in type", what,
+                            sink->name, rows->name);
+    size_t frozen = sink != NULL ? sink->shape[0] : 0;
+    if (frozen > CART_CARTRIDGE_MAX_P || rows->shape[0] > CART_CARTRIDGE_MAX_P - frozen ||
+        frozen + rows->shape[0] == 0)
+        return cart_err_set(err, CART_EFORMAT, "%s: expected 1 to %zu rows", what,
+                            CART_CARTRIDGE_MAX_P);
+    for (size_t i = 0; i < layers; i++)
+        if ((r = check_layer(st, i, what, err)) < 0)
             return r;
-        if (*f == NULL)
-            *f = t;
-        if ((r = check_pair(st, t, *f, what, err)) < 0)
-            return r;
-    }
     return 0;
 }
 
@@ -196,6 +197,7 @@ int cart_rows_convert(const struct cart_st *st, enum cart_st_dtype to, int fd, c
     unsigned char **data = calloc(st->n + 1, sizeof *data);
     json_t *meta = json_copy(st->metadata);
     bool changed = false;
+    size_t layer, which;
     int r;
 
     if (t == NULL || data == NULL || meta == NULL) {
@@ -211,7 +213,7 @@ int cart_rows_convert(const struct cart_st *st, enum cart_st_dtype to, int fd, c
         goto done;
     memcpy(t, st->tensors, st->n * sizeof *t);
     for (size_t i = 0; i < st->n; i++) {
-        if (row_part(t[i].name) == NULL || t[i].dtype == to)
+        if (!cart_rows_parse_name(t[i].name, &layer, &which) || t[i].dtype == to)
             continue;
         changed = true;
         if ((r = convert_tensor(&t[i], to, &data[i], what, err)) < 0)

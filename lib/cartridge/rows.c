@@ -2,6 +2,41 @@
 
 #include <string.h>
 
+const char *const cart_rows_names[CART_ROWS_TENSORS] = {"k_sink", "k", "v_sink", "v"};
+
+bool cart_rows_parse_name(const char *name, size_t *layer, size_t *which)
+{
+    static const char prefix[] = "layers.";
+    if (strncmp(name, prefix, sizeof prefix - 1) != 0)
+        return false;
+    const char *s = name + sizeof prefix - 1;
+    if (*s < '0' || *s > '9' || (*s == '0' && s[1] != '.'))
+        return false;
+    size_t i = 0;
+    for (; *s >= '0' && *s <= '9'; s++) {
+        i = i * 10 + (size_t)(*s - '0');
+        if (i > 1u << 20)
+            return false;
+    }
+    if (*s++ != '.')
+        return false;
+    for (size_t k = 0; k < CART_ROWS_TENSORS; k++)
+        if (strcmp(s, cart_rows_names[k]) == 0) {
+            *layer = i;
+            *which = k;
+            return true;
+        }
+    return false;
+}
+
+int cart_rows_dtype(enum cart_st_dtype t)
+{
+    return t == CART_ST_F32    ? CART_F32
+           : t == CART_ST_F16  ? CART_F16
+           : t == CART_ST_BF16 ? CART_BF16
+                               : -1;
+}
+
 size_t cart_rows_value_size(int dtype)
 {
     return dtype == CART_F32 ? sizeof(float) : sizeof(uint16_t);

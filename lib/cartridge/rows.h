@@ -3,6 +3,17 @@
 #define CART_CARTRIDGE_ROWS_H
 
 #include "cartridge/cartridge.h"
+#include "stream/safetensors.h"
+
+/* The four tensors of a layer; the first two hold keys. */
+enum { CART_ROWS_K_SINK, CART_ROWS_K, CART_ROWS_V_SINK, CART_ROWS_V, CART_ROWS_TENSORS };
+extern const char *const cart_rows_names[CART_ROWS_TENSORS];
+
+/* "layers.<i>.<name>" without leading zeros; false for any other name, which no reader looks at. */
+bool cart_rows_parse_name(const char *name, size_t *layer, size_t *which);
+
+/* CART_F32, CART_F16 or CART_BF16; -1 for what rows cannot be. */
+int cart_rows_dtype(enum cart_st_dtype t);
 
 /* Bytes of one value: 4, 2 or 2; dtype is F32, F16 or BF16. */
 size_t cart_rows_value_size(int dtype);

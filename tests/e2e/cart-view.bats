@@ -26,14 +26,16 @@ make_shard() {
 # A cartridge of two layers with made-up rows.
 make_cartridge() {
     local meta='"cart.version":"1","cart.history":"[]"'
-    printf '{"record":"safetensors","metadata":{%s},"tensors":6}\n' "$meta"
+    printf '{"record":"safetensors","metadata":{%s},"tensors":8}\n' "$meta"
     echo '{"record":"tensor","name":"layers.0.k_sink","dtype":"F32","shape":[1,1,2],"data":[[[0.1,-0.0]]]}'
     echo '{"record":"tensor","name":"layers.0.v_sink","dtype":"F32","shape":[1,1,2],"data":[[[1,2]]]}'
     echo '{"record":"tensor","name":"layers.0.k","dtype":"F32","shape":[2,1,2],"data":[[[1,2]],[[3,4.5]]]}'
     echo '{"record":"tensor","name":"layers.0.v","dtype":"F32","shape":[2,1,2],"data":[[[1,2]],[[3,65504]]]}'
+    echo '{"record":"tensor","name":"layers.1.k_sink","dtype":"F32","shape":[1,1,2],"data":[[[1,2]]]}'
+    echo '{"record":"tensor","name":"layers.1.v_sink","dtype":"F32","shape":[1,1,2],"data":[[[1,2]]]}'
     echo '{"record":"tensor","name":"layers.1.k","dtype":"F32","shape":[2,1,2],"data":[[[1,2]],[[3,1e-05]]]}'
     echo '{"record":"tensor","name":"layers.1.v","dtype":"F32","shape":[2,1,2],"data":[[[1,2]],[[3,4]]]}'
-    echo '{"record":"end","tensors":6}'
+    echo '{"record":"end","tensors":8}'
 }
 
 @test "usage is the manual's synopsis" {
@@ -245,13 +247,23 @@ PY
     make_cartridge | sed 's/65504/"Infinity"/' | cart-view --pack -o c.safetensors
     cart_must_fail 3 cart-view --check c.safetensors 2>err
     cart_has err "layers.0.v: value 3 is not finite"
-    make_cartridge | grep -v layers.1.v | cart-view --pack -o c.safetensors
+    make_cartridge | grep -v 'layers.1.v"' | cart-view --pack -o c.safetensors
     cart_must_fail 3 cart-view --check c.safetensors 2>err
     cart_has err "layers.1.v"
-    make_cartridge | sed '/layers.1/s/\[2,1,2\],"data":\[\[\[1,2\]\],/[1,1,2],"data":[/' |
+    make_cartridge | sed '/layers.1.[kv]"/s/\[2,1,2\],"data":\[\[\[1,2\]\],/[1,1,2],"data":[/' |
         cart-view --pack -o c.safetensors
     cart_must_fail 3 cart-view --check c.safetensors 2>err
     cart_has err "expected 2 rows"
+    make_cartridge | sed '/layers.1.v"/s/\[2,1,2\],"data":.*/[2,2,1],"data":[[[1],[2]],[[3],[4]]]}/' |
+        cart-view --pack -o c.safetensors
+    cart_must_fail 3 cart-view --check c.safetensors 2>err
+    cart_has err "layers.1.v and layers.1.k differ"
+    make_cartridge | sed '/layers.1.v"/s/F32/F16/' | cart-view --pack -o c.safetensors
+    cart_must_fail 3 cart-view --check c.safetensors 2>err
+    cart_has err "layers.1.v: expected F32 as in layers.0.k, found F16"
+    make_cartridge | sed '/layers.1.v"/s/layers.1/layers.01/' | cart-view --pack -o c.safetensors
+    cart_must_fail 3 cart-view --check c.safetensors 2>err
+    cart_has err "layers.1.v: not found"
 }
 
 @test "GGUF: keys, tensors, and arrays cut or whole" {
@@ -302,6 +314,7 @@ PY
     cart_must_fail 2 cart-view --nonsense
     cart_must_fail 2 cart-view --dtype f8 a.tokens
     cart_must_fail 2 cart-view --data --cat a.tokens
+    cart_must_fail 2 cart-view --data a.tokens
     cart_must_fail 2 cart-view --allow-gaps a.tokens
     cart_must_fail 2 cart-view -z 3 a.tokens
     cart_must_fail 2 cart-view --check -o x a.tokens
