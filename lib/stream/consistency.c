@@ -13,9 +13,6 @@ struct cart_consistency {
     bool conversations, training;
 };
 
-/* A log-probability is at most 0, but for the rounding of its sum. */
-#define LOGPROB_SLACK 1e-3f
-
 static int broken(const struct cart_consistency *c, const struct cart_payload *p, const char *what,
                   struct cart_err *err, const char *fmt, ...) CART_PRINTF(5, 6);
 
@@ -154,13 +151,13 @@ static int check_supervised(const struct cart_consistency *c, const struct cart_
 {
     const struct cart_st_tensor *t = cart_st_find(&p->st, "supervised");
     size_t T = cart_st_find(&p->st, "ids")->shape[0];
-    int64_t at = 0;
+    int64_t at = 1; /* nothing stands before the first token to predict it from */
 
     for (size_t i = 0; i < t->shape[0]; i++) {
         int64_t first = i32_at(t, 2 * i), end = i32_at(t, 2 * i + 1);
         if (first < at || first >= end || (uint64_t)end > T)
             return broken(c, p, what, err,
-                          "supervised: range %zu: expected rising ranges within %zu ids", i, T);
+                          "supervised: range %zu: expected rising ranges within 1 and %zu", i, T);
         at = end;
     }
     return 0;
@@ -184,15 +181,37 @@ static int check_rows(const struct cart_consistency *c, const struct cart_payloa
     return 0;
 }
 
+const char *cart_target_row_fault(const void *ids, const void *logprobs, size_t n, float entropy)
+{
+    const unsigned char *p = ids, *q = logprobs;
+    float last = 0.0f, x;
+
+    /* Ids are compared pairwise, so their number is bounded. */
+    if (n > CART_TARGET_ROW_MAX)
+        return "offsets: more than 4096 entries in a row";
+    for (size_t i = 0; i < n; i++, last = x) {
+        memcpy(&x, q + 4 * i, sizeof x);
+        if (!(x <= last) || x < -1e30f)
+            return "logprobs: expected falling ones of at most 0 in a row";
+        for (size_t k = 0; k < i; k++)
+            if (memcmp(p + 4 * k, p + 4 * i, 4) == 0)
+                return "target_ids: a token occurs twice in a row";
+    }
+    if (!(entropy >= 0.0f && entropy <= 1e30f))
+        return "entropy: expected a finite number of at least 0";
+    return NULL;
+}
+
 static int check_entries(const struct cart_consistency *c, const struct cart_payload *p,
                          const char *what, struct cart_err *err)
 {
     const struct cart_st_tensor *offsets = cart_st_find(&p->st, "offsets");
     const struct cart_st_tensor *logprobs = cart_st_find(&p->st, "logprobs");
+    const struct cart_st_tensor *ids = cart_st_find(&p->st, "target_ids");
+    const struct cart_st_tensor *entropy = cart_st_find(&p->st, "entropy");
     size_t R = cart_st_find(&p->st, "rows")->shape[0], E = logprobs->shape[0];
 
-    if (offsets->shape[0] != R + 1 || cart_st_find(&p->st, "entropy")->shape[0] != R ||
-        cart_st_find(&p->st, "target_ids")->shape[0] != E)
+    if (offsets->shape[0] != R + 1 || entropy->shape[0] != R || ids->shape[0] != E)
         return broken(c, p, what, err, "the lengths of its target tensors disagree");
     if (i32_at(offsets, 0) != 0 || i32_at(offsets, R) < 0 || (size_t)i32_at(offsets, R) != E)
         return broken(c, p, what, err, "offsets: expected 0 first and %zu last", E);
@@ -200,11 +219,12 @@ static int check_entries(const struct cart_consistency *c, const struct cart_pay
         int32_t first = i32_at(offsets, i), end = i32_at(offsets, i + 1);
         if (first > end || (size_t)end > E)
             return broken(c, p, what, err, "offsets: value %zu: expected rising ones", i + 1);
-        for (int32_t e = first; e < end; e++)
-            if (f32_at(logprobs, (size_t)e) > LOGPROB_SLACK ||
-                (e > first && f32_at(logprobs, (size_t)e) > f32_at(logprobs, (size_t)e - 1)))
-                return broken(c, p, what, err,
-                              "logprobs: value %d: expected falling ones of at most 0 in a row", e);
+        const char *fault =
+            cart_target_row_fault((const unsigned char *)ids->data + 4 * (size_t)first,
+                                  (const unsigned char *)logprobs->data + 4 * (size_t)first,
+                                  (size_t)(end - first), f32_at(entropy, i));
+        if (fault)
+            return broken(c, p, what, err, "row %zu: %s", i, fault);
     }
     return 0;
 }

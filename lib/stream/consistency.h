@@ -14,6 +14,11 @@ int cart_consistency_new(struct cart_consistency **out, const struct cart_kind *
 /* CART_EFORMAT naming the first rule broken. what: the stream, for messages. */
 int cart_consistency_add(struct cart_consistency *c, const struct cart_payload *p, const char *what,
                          struct cart_err *err) CART_MUST_USE;
+/* The rule of one row of targets, for every reader of them: at most CART_TARGET_ROW_MAX distinct ids,
+ * falling log-probabilities of at most 0, an entropy of at least 0. NULL, or what is wrong. ids
+ * [n] int32, logprobs [n] float, of any alignment. */
+#define CART_TARGET_ROW_MAX ((size_t)4096)
+const char *cart_target_row_fault(const void *ids, const void *logprobs, size_t n, float entropy);
 void cart_consistency_free(struct cart_consistency *c);
 
 #endif

@@ -1,5 +1,6 @@
 #include "study/conversation.h"
 
+#include "stream/consistency.h"
 #include "study/corpus.h"
 
 #include <assert.h>
@@ -288,28 +289,13 @@ static int parse_ids(struct cart_conversation *c, const struct cart_payload *p, 
 static int check_row(const struct cart_conversation *c, size_t row, const char *what,
                      struct cart_err *err)
 {
-    for (size_t e = c->offsets[row]; e < c->offsets[row + 1]; e++) {
-        float lp = c->logprobs[e];
-
-        if (!(lp <= 0.0f) || lp < -1e30f || (e > c->offsets[row] && lp > c->logprobs[e - 1]))
-            return cart_err_set(err, CART_EFORMAT,
-                                "%s: row %zu: expected falling log-probabilities of at most 0",
-                                what, row);
-        for (size_t o = c->offsets[row]; o < e; o++) {
-            if (c->target_ids[o] == c->target_ids[e])
-                return cart_err_set(err, CART_EFORMAT, "%s: row %zu: token %u occurs twice", what,
-                                    row, (unsigned)c->target_ids[e]);
-        }
-    }
-    if (!(c->entropy[row] >= 0.0f && c->entropy[row] <= 1e30f))
-        return cart_err_set(err, CART_EFORMAT,
-                            "%s: row %zu: entropy: expected a finite number of at least 0", what,
-                            row);
+    size_t at = c->offsets[row];
+    const char *fault = cart_target_row_fault(c->target_ids + at, c->logprobs + at,
+                                              c->offsets[row + 1] - at, c->entropy[row]);
+    if (fault)
+        return cart_err_set(err, CART_EFORMAT, "%s: row %zu: %s", what, row, fault);
     return 0;
 }
-
-/* A row's entries are compared pairwise above, so their number is bounded here. */
-#define MAX_ROW_ENTRIES 4096
 
 static int parse_targets(struct cart_conversation *c, const struct cart_payload *p, size_t V,
                          const char *what, struct cart_err *err)
@@ -344,7 +330,7 @@ static int parse_targets(struct cart_conversation *c, const struct cart_payload 
         memcpy(&o, (const char *)off->data + i * sizeof o, sizeof o);
         size_t least = i == 0 ? 0 : c->offsets[i - 1];
         if (o < 0 || (size_t)o < least || (size_t)o > c->E || (i == 0 && o != 0) ||
-            (i == c->R && (size_t)o != c->E) || (size_t)o - least > MAX_ROW_ENTRIES)
+            (i == c->R && (size_t)o != c->E))
             return cart_err_set(err, CART_EFORMAT,
                                 "%s: offsets[%zu]: expected rising from 0 to %zu, found %d", what,
                                 i, c->E, (int)o);

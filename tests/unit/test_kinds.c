@@ -222,6 +222,10 @@ static void rules(const char *kind_name, const char *part, const char *const *li
     "\"rows\":" rows ",\"offsets\":" offsets ",\"target_ids\":[4,5],\"logprobs\":" logprobs        \
     ",\"entropy\":[0,0]}"
 
+#define TWICE                                                                                      \
+    "{\"record\":\"targ\",\"n\":0,\"split\":\"train\",\"ids\":[1,2,3],\"supervised\":[[1,2]],"     \
+    "\"rows\":[1],\"offsets\":[0,2],\"target_ids\":[4,4],\"logprobs\":[-1,-2],\"entropy\":[0]}"
+
 static void test_rules(void **state)
 {
     (void)state;
@@ -255,6 +259,9 @@ static void test_rules(void **state)
     RULES("targets", "offsets: value 1", T("[1,2]", "[0,3,2]", "[-1,-2]"));
     RULES("targets", "logprobs", T("[1,2]", "[0,2,2]", "[-2,-1]"));
     RULES("targets", "logprobs", T("[1,2]", "[0,1,2]", "[-1,0.5]"));
+    RULES("targets", "logprobs", T("[1,2]", "[0,1,2]", "[-1,0.0005]"));
+    RULES("targets", "row 0: target_ids", TWICE);
+    RULES("conversations", "supervised", C(0, "train", "\"ids\":[1,2],\"supervised\":[[0,1]]"));
 }
 
 /* --- shards --- */
