@@ -340,6 +340,10 @@ static int check(const struct options *o, struct cart_err *err)
         return cart_err_set(err, CART_EUSAGE, "--compare: expected a question");
     if (!o->compare && o->cartridges.n > 0 && o->texts.n > 0)
         return cart_err_set(err, CART_EUSAGE, "-c and --text: expected one of them, or --compare");
+    const struct cart_sampling *s = &o->sampling;
+    if (s->temperature <= 0.0 && (s->top_k > 0 || s->top_p < 1.0 || s->min_p > 0.0 || s->seed > 0))
+        return cart_err_set(err, CART_EUSAGE,
+                            "--top-k, --top-p, --min-p and --seed go with a --temperature above 0");
     if (o->question != NULL && o->question[0] == '\0')
         return cart_err_set(err, CART_EUSAGE, "expected a question, found an empty one");
     return 0;

@@ -46,14 +46,11 @@ static void on_note(void *ctx, const struct cart_docs_note *n)
 {
     struct work *w = ctx;
 
-    if (n->reason == CART_DOCS_DUPLICATE)
-        cart_log(CART_LOG_INFO, "%s: %s", n->path, n->detail);
-    else if (n->reason == CART_DOCS_HIDDEN)
-        cart_log(CART_LOG_INFO, "%s: passed over: %s", n->path, n->detail);
-    else if (w->named++ < NAMED_MAX)
-        cart_log(CART_LOG_WARNING, "%s: passed over: %s", n->path, n->detail);
-    else
-        cart_log(CART_LOG_INFO, "%s: passed over: %s", n->path, n->detail);
+    bool duplicate = n->reason == CART_DOCS_DUPLICATE;
+    bool named = !duplicate && n->reason != CART_DOCS_HIDDEN && w->named++ < NAMED_MAX;
+
+    cart_log(named ? CART_LOG_WARNING : CART_LOG_INFO, "%s: %s%s", n->path,
+             duplicate ? "" : "passed over: ", n->detail);
 }
 
 static int report(const struct work *w, const struct cart_docs_stats *stats, struct cart_err *err)
@@ -179,7 +176,7 @@ static int write_count(struct work *w, const json_t *fields, struct cart_err *er
 
     cart_buf_reset(&w->payload);
     if ((r = cart_json_dump(fields, &w->payload, err)) < 0 ||
-        (r = cart_buf_add(&w->payload, "\n", 1, err)) < 0)
+        (r = cart_buf_add(&w->payload, "\n", 1, err)) < 0 || w->o->common.dry_run)
         return r;
     return cart_io_write(w->out.fd, w->payload.data, w->payload.len,
                          w->o->common.output ? w->o->common.output : "standard output", err);
@@ -207,10 +204,8 @@ static int write_document(struct work *w, const struct cart_document *doc, const
         bad |= json_object_set_new(fields, "tokens", json_integer((json_int_t)w->ids.n));
     if (bad)
         r = cart_err_memory(err, doc->path, 0);
-    else if (w->o->count)
-        r = w->o->common.dry_run ? 0 : write_count(w, fields, err);
     else
-        r = write_record(w, doc, fields, err);
+        r = w->o->count ? write_count(w, fields, err) : write_record(w, doc, fields, err);
     json_decref(fields);
     return r;
 }
@@ -219,10 +214,9 @@ static int one_document(struct work *w, const struct cart_document *doc, struct 
 {
     const char *id = doc->id;
     json_t *line = NULL;
-    int r;
 
     w->ids.n = 0;
-    r = w->chat ? encode_chat(w, doc, &line, &id, err) : encode_text(w, doc, err);
+    int r = w->chat ? encode_chat(w, doc, &line, &id, err) : encode_text(w, doc, err);
     if (r == 0) {
         w->tokens += w->ids.n;
         r = write_document(w, doc, id, err);
@@ -231,7 +225,6 @@ static int one_document(struct work *w, const struct cart_document *doc, struct 
     return r;
 }
 
-/* --- the run --- */
 
 /* The options that change results. */
 static json_t *canonical_options(const struct options *o)
@@ -258,11 +251,9 @@ static json_t *canonical_options(const struct options *o)
             json_object_set_new(v, "max_document", json_integer((json_int_t)o->docs.max_document));
     if (o->profile)
         bad |= json_object_set_new(v, "profile", json_string(o->profile));
-    if (bad) {
+    if (bad)
         json_decref(v);
-        return NULL;
-    }
-    return v;
+    return bad ? NULL : v;
 }
 
 static int begin_stream(struct work *w, struct cart_err *err)
@@ -344,9 +335,30 @@ out:
     return r;
 }
 
+/* An option that would change nothing is a mistake; then the defaults of those not given. */
+static int check(struct options *o, bool nothing, struct cart_err *err)
+{
+    if (!o->common.model)
+        return cart_err_set(err, CART_EUSAGE, "expected a model: give -m FILE or set CART_MODEL");
+    if (nothing)
+        return cart_err_set(err, CART_EUSAGE,
+                            "expected documents: name files, or give text on standard input");
+    if (!o->chat && (o->generation_prompt || o->think >= 0))
+        return cart_err_set(err, CART_EUSAGE, "--generation-prompt and --think go with --chat");
+    if (o->chat && (o->invalid >= 0 || o->docs.jsonl || o->docs.text_field || o->docs.id_field ||
+                    o->docs.markup))
+        return cart_err_set(err, CART_EUSAGE,
+                            "--chat: no --invalid, --jsonl, --field, --id-field, --markup");
+    if (o->count && o->common.compress > 0)
+        return cart_err_set(err, CART_EUSAGE, "--compress: not with --count, which writes text");
+    o->invalid = o->invalid < 0 ? CART_DOCS_SKIP : o->invalid;
+    o->think = o->think < 0 ? CART_THINK_OFF : o->think;
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
-    struct options o = {.think = CART_THINK_OFF};
+    struct options o = {.invalid = -1, .think = -1};
     struct cart_err err = {0};
     const struct cart_opt table[] = {
         CART_OPT_ENUM(0, "invalid", &o.invalid, "skip|replace|fail",
@@ -370,25 +382,17 @@ int main(int argc, char **argv)
         CART_OPT_FLAG(0, "count", &o.count, "write one JSON line of counts a document, no stream"),
         CART_OPT_END,
     };
-    const struct cart_tool tool = {"cart-tokenize",
-                                   "documents to tokens",
-                                   "[FILE|DIR|ARCHIVE|-]...",
-                                   table,
-                                   CART_USES_OUTPUT | CART_USES_MODEL | CART_USES_COMPRESS |
-                                       CART_USES_DRY_RUN | CART_USES_PROGRESS,
-                                   &o.common};
+    const unsigned uses = CART_USES_OUTPUT | CART_USES_MODEL | CART_USES_COMPRESS |
+                          CART_USES_DRY_RUN | CART_USES_PROGRESS;
+    const struct cart_tool tool = {
+        "cart-tokenize", "documents to tokens", "[FILE|DIR|ARCHIVE|-]...", table, uses, &o.common};
     static const char *const standard_input[] = {"-"};
     int first = argc;
     bool done = false;
     int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
 
-    if (r == 0 && !done && !o.common.model)
-        r = cart_err_set(&err, CART_EUSAGE, "expected a model: give -m FILE or set CART_MODEL");
-    if (r == 0 && !done && !o.chat && (o.generation_prompt || o.think != CART_THINK_OFF))
-        r = cart_err_set(&err, CART_EUSAGE, "--generation-prompt and --think go with --chat");
-    if (r == 0 && !done && first == argc && isatty(STDIN_FILENO))
-        r = cart_err_set(&err, CART_EUSAGE,
-                         "expected documents: name files, or give text on standard input");
+    if (r == 0 && !done)
+        r = check(&o, first == argc && isatty(STDIN_FILENO), &err);
     if (r == 0 && !done)
         r = run(&o, first < argc ? (const char *const *)&argv[first] : standard_input,
                 first < argc ? (size_t)(argc - first) : 1, &err);

@@ -76,6 +76,10 @@ setup() {
     cart_must_fail 2 cart-ask --compare
     cart_must_fail 2 cart-ask ''
     cart_must_fail 2 cart-ask one two
+    for option in '--seed 1' '--top-k 5' '--top-p 0.5' '--min-p 0.1'; do
+        cart_must_fail 2 cart-ask $option One 2>log
+        cart_has log '--temperature'
+    done
     cart_must_fail 2 cart-ask -c c.safetensors --text a.txt 'How?'
     cart_must_fail 3 cart-ask -c a.txt 'How?'
     cart_must_fail 5 cart-ask -c absent.safetensors 'How?'

@@ -15,6 +15,11 @@ tokens() {
 @test "help, version and the manual agree" {
     cart_equal "$(cart_man_synopsis "$CART_ROOT/man/cart-tokenize.1")" "$(cart_help_usage cart-tokenize)" synopsis
     cart-tokenize --version | grep -q '^cart-tokenize '
+    for option in '--invalid skip' --jsonl '--field a' '--id-field a' --markup; do
+        cart_must_fail 2 cart-tokenize --chat $option c.jsonl
+    done
+    cart_must_fail 2 cart-tokenize --think off a
+    cart_must_fail 2 cart-tokenize --count -z 3 a
     cart_must_fail 2 cart-tokenize --no-such-option
     cart_must_fail 2 cart-tokenize --think on a.txt
     CART_MODEL='' cart_must_fail 2 cart-tokenize a.txt 2> err
