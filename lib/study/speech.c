@@ -280,7 +280,30 @@ struct sentences {
     size_t n, at;
 };
 
-/* The next sentence or line; ended: by its own end, not by that of the text. false: none is left.
+/* Whether the line break at i ends more than the line: before an empty line, a list item, a heading,
+ * a quotation or a table row, and after a heading or a table row. Elsewhere a paragraph goes on. */
+static bool break_ends(const char *text, size_t n, size_t i)
+{
+    size_t start = i;
+    size_t next = i + 1;
+
+    while (start > 0 && text[start - 1] != '\n')
+        start--;
+    while (start < i && (text[start] == ' ' || text[start] == '\t'))
+        start++;
+    if (start == i || text[start] == '#' || text[start] == '|')
+        return true;
+    while (next < n && (text[next] == ' ' || text[next] == '\t' || text[next] == '\r'))
+        next++;
+    if (next == n || strchr("\n#-*+|>", text[next]) != NULL)
+        return true;
+    while (next < n && text[next] >= '0' && text[next] <= '9')
+        next++;
+    return next > i + 1 && next < n && text[next - 1] >= '0' && text[next - 1] <= '9' &&
+           (text[next] == '.' || text[next] == ')');
+}
+
+/* The next sentence, heading or item; ended: by its own end, not by that of the text. false: none is left.
  */
 static bool next_sentence(struct sentences *s, struct cart_text *out, bool *ended)
 {
@@ -291,7 +314,8 @@ static bool next_sentence(struct sentences *s, struct cart_text *out, bool *ende
     *ended = false;
     for (size_t i = s->at; i < s->n; i++) {
         size_t end = i + 1;
-        if (s->text[i] == '\n' || sentence_ends(s->text, s->n, i, &end)) {
+        if ((s->text[i] == '\n' && break_ends(s->text, s->n, i)) ||
+            sentence_ends(s->text, s->n, i, &end)) {
             *ended = true;
             s->at = end;
             *out = (struct cart_text){s->text + first, end - first};

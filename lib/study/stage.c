@@ -82,9 +82,13 @@ int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, 
                                    level, err);
     } else if ((r = open_part(s, path, err)) == 0) {
         struct stat st;
-        s->resumed = resume && fstat(s->fd, &st) == 0 && st.st_size > 0;
-        if (!resume && ftruncate(s->fd, 0) < 0)
-            r = cart_err_sys(err, "%s", s->part);
+        bool some = fstat(s->fd, &st) == 0 && st.st_size > 0;
+        s->resumed = some;
+        if (some && !resume)
+            r = cart_err_set(err, CART_EUSAGE,
+                             "%s holds the beginning of an earlier run: --resume goes on from it; "
+                             "remove it to begin anew",
+                             s->part);
         else
             r = cart_stream_resume(&s->w, s->fd, s->part, head, level, replay, s, err);
         if (r == 0)
@@ -93,7 +97,7 @@ int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, 
     if (r == 0)
         r = cart_corpus_write(corpus, s->docs, s->w, err);
     if (r < 0)
-        cart_stage_abandon(s, resume);
+        cart_stage_abandon(s, resume || s->resumed);
     return r;
 }
 

@@ -311,9 +311,10 @@ static int restore(struct run *t, struct cart_err *err)
             r = cart_feed_seek(t->feed, &state.mark, err);
         }
     } else if (t->saves && access(t->state_path.data, F_OK) == 0) {
-        t->watch->notice(
-            t->watch->ctx,
-            "the saved state of an earlier run is not used (--resume goes on from it)");
+        r = cart_err_set(err, CART_EUSAGE,
+                         "%s holds the state of an earlier run: --resume goes on from it; remove it "
+                         "to begin anew",
+                         t->state_path.data);
     }
     if (r == 0)
         r = open_metrics(t, &state.metrics, err);

@@ -170,3 +170,14 @@ records() {
     cart_equal 141 "$output"
     [ ! -s log ]
 }
+
+@test "the beginning of an earlier run is not thrown away unasked" {
+    study --resume -o whole.conv corpus.tokens
+    head -c 9000 whole.conv > again.conv.part
+    cp again.conv.part kept
+    cart_must_fail 2 cart-selfstudy -q $opts -o again.conv corpus.tokens 2> words
+    cart_has words '--resume'
+    cmp kept again.conv.part
+    study --resume -o again.conv corpus.tokens
+    cmp whole.conv again.conv
+}

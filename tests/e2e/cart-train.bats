@@ -235,6 +235,11 @@ setup() {
         head -c $n c.targets > cut
         cart_must_fail 3 cart-train -q -p 48 --steps 2 -o no cut
         [ ! -e no ]
+        # What was learnt before the cut is kept, and not thrown away unasked.
+        if [ -e no.optimizer.safetensors ]; then
+            cart_must_fail 2 cart-train -q -p 48 --steps 2 -o no cut
+            rm no.*
+        fi
     done
 }
 
