@@ -225,7 +225,6 @@ static int one_document(struct work *w, const struct cart_document *doc, struct 
     return r;
 }
 
-
 /* The options that change results. */
 static json_t *canonical_options(const struct options *o)
 {
