@@ -1,13 +1,23 @@
 #!/bin/sh
 # The whole way on real documents: examples/manual, an invented product's manual that no model can know, becomes a
 # cartridge; then the evaluation table, and three questions answered bare, with the text in context, and behind the
-# cartridge. A second run redoes nothing that is done. Settings: OUT (build/demo), P, N, HELDOUT, STEPS, SEED.
+# cartridge. A second run redoes nothing that is done. Settings: OUT (build/demo, or ~/.cache/cart/demo where installed), P, N, HELDOUT, STEPS, SEED.
 set -eu
 
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 root=$(dirname -- "$here")
-export CART_BIN="${CART_BIN:-$root/build/release/bin}"
-out=${OUT:-$root/build/demo}
+# In the source tree the tools are in build/; installed, they are on the PATH and the tree is nobody's to write in.
+if [ -z "${CART_BIN-}" ] && [ -x "$root/build/release/bin/cart-train" ]; then
+    CART_BIN=$root/build/release/bin
+elif [ -z "${CART_BIN-}" ]; then
+    CART_BIN=$(dirname "$(command -v cart-train)")
+fi
+export CART_BIN
+if [ -f "$root/GNUmakefile" ]; then
+    out=${OUT:-$root/build/demo}
+else
+    out=${OUT:-${XDG_CACHE_HOME:-$HOME/.cache}/cart/demo}
+fi
 p=${P:-256}
 
 model=${CART_MODEL:-$("$here/fetch-model.sh")}

@@ -311,10 +311,11 @@ static int restore(struct run *t, struct cart_err *err)
             r = cart_feed_seek(t->feed, &state.mark, err);
         }
     } else if (t->saves && access(t->state_path.data, F_OK) == 0) {
-        r = cart_err_set(err, CART_EUSAGE,
-                         "%s holds the state of an earlier run: --resume goes on from it; remove it "
-                         "to begin anew",
-                         t->state_path.data);
+        r = cart_err_set(
+            err, CART_EUSAGE,
+            "%s holds the state of an earlier run: --resume goes on from it; remove it "
+            "to begin anew",
+            t->state_path.data);
     }
     if (r == 0)
         r = open_metrics(t, &state.metrics, err);
