@@ -31,8 +31,15 @@ endif
 .PHONY: all eval clean
 
 # A changed variable remakes what depends on it, and nothing else: each stage depends on a file that holds its settings
-# and is rewritten only when they differ.
-settings = $(shell mkdir -p $(OUT); printf '%s\n' '$(2)' | cmp -s - $(OUT)/$(1).settings || printf '%s\n' '$(2)' >$(OUT)/$(1).settings)$(OUT)/$(1).settings
+# and is rewritten only when they differ. No shell sees the settings, so they may hold quotes; the first word makes a
+# file of no settings differ from no file.
+same     = $(and $(findstring x$(1)x,x$(2)x),$(findstring x$(2)x,x$(1)x))
+kept     = $(call same,$(strip settings $(2)),$(strip $(file <$(OUT)/$(1).settings)))
+settings = $(shell mkdir -p $(OUT))$(if $(call kept,$(1),$(2)),,$(file >$(OUT)/$(1).settings,settings $(2)))$(OUT)/$(1).settings
+
+# What a stopped stage left behind goes on only with what it began with; left by an older input or older settings, it is
+# refused by --resume, so it goes first.
+forget   = @for f in $(1); do for d in $^; do if [ "$$d" -nt "$$f" ]; then rm -f "$$f"; fi; done; done
 
 ALL_SHARDS := $(shell seq 1 $(SHARDS))
 CONV    := $(ALL_SHARDS:%=$(OUT)/shards/%-of-$(SHARDS).conv)
@@ -45,23 +52,26 @@ $(OUT)/corpus.tokens: $(shell find $(DOCS) -type f 2>/dev/null | sed 's/ /\\ /g'
 
 $(OUT)/shards/%-of-$(SHARDS).conv: $(OUT)/corpus.tokens $(call settings,selfstudy,$(N) $(HELDOUT) $(SEED) $(SELFSTUDY_OPTS))
 	@mkdir -p $(@D)
+	$(call forget,$@.part)
 	$(BIN)cart-selfstudy -m $(MODEL) -n $(N) --held-out $(HELDOUT) --seed $(SEED) --shard $*/$(SHARDS) --resume \
 	    $(SELFSTUDY_OPTS) -o $@ $<
 
 $(OUT)/shards/%.targets: $(OUT)/shards/%.conv $(call settings,teacher,$(TEACHER_OPTS))
+	$(call forget,$@.part)
 	$(BIN)cart-teacher -m $(MODEL) --resume $(TEACHER_OPTS) -o $@ $<
 
 $(OUT)/corpus.targets: $(TARGETS)
 	$(BIN)cart-view --cat -o $@ $(TARGETS)
 
 $(OUT)/cartridge.safetensors: $(OUT)/corpus.targets $(call settings,train,$(P) $(STEPS) $(SEED) $(TRAIN_OPTS))
+	$(call forget,$@.part $@.optimizer.safetensors $(OUT)/metrics.jsonl.part)
 	$(BIN)cart-train -m $(MODEL) -p $(P) $(if $(filter-out 0,$(STEPS)),--steps $(STEPS)) --seed $(SEED) --resume \
 	    --metrics $(OUT)/metrics.jsonl $(TRAIN_OPTS) -o $@ $<
 
 eval: $(OUT)/evaluation.txt
 	@cat $<
 
-$(OUT)/evaluation.txt: $(OUT)/cartridge.safetensors $(OUT)/corpus.targets $(QUESTIONS)
+$(OUT)/evaluation.txt: $(OUT)/cartridge.safetensors $(OUT)/corpus.targets $(QUESTIONS) $(call settings,eval,$(QUESTIONS) $(EVAL_OPTS))
 	$(BIN)cart-eval -m $(MODEL) -c $(OUT)/cartridge.safetensors $(if $(QUESTIONS),--questions $(QUESTIONS)) \
 	    $(EVAL_OPTS) -o $@ $(OUT)/corpus.targets
 
