@@ -5,7 +5,8 @@
 #
 # Variables: MODEL ($CART_MODEL)  DOCS (files, directories, archives)  OUT (out)  P rows (256)  N conversations (200)
 # HELDOUT (32)  STEPS (0: one pass over the conversations)  SEED (1)  SHARDS (1)  QUESTIONS (JSONL for cart-eval)
-# and options of single stages: SELFSTUDY_OPTS TEACHER_OPTS TRAIN_OPTS EVAL_OPTS.
+# Give the same variables to every call on one OUT: what differs is made anew.
+# And options of single stages: SELFSTUDY_OPTS TEACHER_OPTS TRAIN_OPTS EVAL_OPTS.
 # Goals: all (the cartridge), eval (the evaluation table), clean.
 
 MODEL   ?= $(CART_MODEL)
@@ -23,6 +24,9 @@ BIN     ?= $(if $(CART_BIN),$(CART_BIN)/)
 ifeq ($(MODEL),)
 $(error MODEL=file.gguf: not set, and neither is CART_MODEL)
 endif
+
+# make splits at blanks; a folder of half a name must not be made, let alone removed.
+$(foreach v,MODEL OUT QUESTIONS,$(if $(word 2,$($(v))),$(error $(v)='$($(v))': make cannot take a path with blanks)))
 
 .DELETE_ON_ERROR:
 .SUFFIXES:
@@ -47,7 +51,10 @@ TARGETS := $(ALL_SHARDS:%=$(OUT)/shards/%-of-$(SHARDS).targets)
 
 all: $(OUT)/cartridge.safetensors
 
-$(OUT)/corpus.tokens: $(shell find $(DOCS) -type f 2>/dev/null | sed 's/ /\\ /g') $(call settings,tokenize,$(MODEL) $(DOCS))
+# The documents as names, sizes and times: one that is gone, new or changed remakes the corpus, whatever its name.
+documents := $(shell find $(DOCS) -type f -printf '%p %s %T@\n' 2>/dev/null | sort | cksum)
+
+$(OUT)/corpus.tokens: $(call settings,tokenize,$(MODEL) $(DOCS) $(documents))
 	$(BIN)cart-tokenize -m $(MODEL) -o $@ $(DOCS)
 
 $(OUT)/shards/%-of-$(SHARDS).conv: $(OUT)/corpus.tokens $(call settings,selfstudy,$(N) $(HELDOUT) $(SEED) $(SELFSTUDY_OPTS))

@@ -136,3 +136,26 @@ run_whole() {
     diff manual readme
     [ "$(wc -l < manual)" -eq "$(ls "$CART_ROOT"/tools/cart-*.c | wc -l)" ]
 }
+
+@test "the makefile sees documents come, go and change; paths with blanks are refused" {
+    mk() {
+        make -s -f "$CART_ROOT/pipelines/cartridge.mk" DOCS=docs OUT=out N=2 HELDOUT=1 P=32 STEPS=1 \
+            SELFSTUDY_OPTS='--max-a 8 --max-q 8 --chunk 32:64 --context chunk' "$@"
+    }
+    documents() { cart-view out/corpus.tokens | grep -c '"record":"doc"'; }
+    mk
+    [ "$(documents)" -eq 2 ]
+    echo 'The lid is green. It was never red.' > 'docs/50%#1: x$y.txt'
+    mk
+    [ "$(documents)" -eq 3 ]
+    rm docs/4-care.md
+    mk
+    [ "$(documents)" -eq 2 ]
+    touch stamp
+    mk
+    [ -z "$(find out -newer stamp -type f)" ]
+    cart_must_fail 2 mk OUT='my out'
+    [ ! -e my ]
+    cart_must_fail 2 mk clean OUT='out docs'
+    [ -e out ] && [ -e docs ]
+}
