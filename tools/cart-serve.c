@@ -372,8 +372,6 @@ int main(int argc, char **argv)
     int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
     if (r == 0 && !done && argc - first > 0)
         r = cart_err_set(&err, CART_EUSAGE, "expected no operands, found %d", argc - first);
-    if (r == 0 && !done && !o.common.model)
-        r = cart_err_set(&err, CART_EUSAGE, "expected a model: give -m FILE or set CART_MODEL");
     if (r == 0 && !done)
         r = run(&o, &err);
     free(o.cartridges.items);

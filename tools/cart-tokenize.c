@@ -337,8 +337,6 @@ out:
 /* An option that would change nothing is a mistake; then the defaults of those not given. */
 static int check(struct options *o, bool nothing, struct cart_err *err)
 {
-    if (!o->common.model)
-        return cart_err_set(err, CART_EUSAGE, "expected a model: give -m FILE or set CART_MODEL");
     if (nothing)
         return cart_err_set(err, CART_EUSAGE,
                             "expected documents: name files, or give text on standard input");

@@ -356,6 +356,8 @@ static int finish(const struct cart_tool *tool, bool *done, const struct walk *w
     const char *model = getenv("CART_MODEL");
     if (!c->model && model && *model && (tool->uses & CART_USES_MODEL))
         c->model = model;
+    if ((tool->uses & CART_USES_MODEL) && !(c->model && *c->model))
+        return cart_err_set(err, CART_EUSAGE, "expected a model: give -m FILE or set CART_MODEL");
     if (c->jobs == 0) {
         size_t cpus = cart_cpu_count();
         c->jobs = tool->uses & CART_USES_JOBS
@@ -376,6 +378,10 @@ int cart_opt_parse(const struct cart_tool *tool, int argc, char **argv, int *fir
     fill_standard_descriptors();
     /* A parent that ignores SIGPIPE would turn the end of `| head` into an error message. */
     signal(SIGPIPE, SIG_DFL);
+#ifdef SIGXFSZ
+    /* A file that may not grow is a failed write with its message, not a death. */
+    signal(SIGXFSZ, SIG_IGN);
+#endif
     int r = cart_opt_table(tool, &w.table, &w.n, err);
     if (r < 0)
         return r;

@@ -336,7 +336,14 @@ static int prepare_output(struct run *t, struct cart_err *err)
                                   "saved states need a file for the cartridge: -o FILE")
                    : 0;
     int r = cart_buf_addf(&t->state_path, err, "%s.optimizer.safetensors", out);
-    return r < 0 ? r : cart_buf_addf(&t->part_path, err, "%s.part", out);
+    if (r < 0 || (r = cart_buf_addf(&t->part_path, err, "%s.part", out)) < 0)
+        return r;
+    const char *taken[] = {out, t->state_path.data, t->part_path.data};
+    for (size_t i = 0; t->opt->metrics && i < CART_COUNTOF(taken); i++)
+        if (strcmp(t->opt->metrics, taken[i]) == 0)
+            return cart_err_set(err, CART_EUSAGE, "--metrics %s: the cartridge's own file",
+                                taken[i]);
+    return 0;
 }
 
 static int prepare(struct run *t, const char *input, struct cart_err *err)

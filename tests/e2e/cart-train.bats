@@ -23,6 +23,9 @@ setup() {
     cart_must_fail 2 cart-train --steps 3 --epochs 2 c.targets
     cart_must_fail 2 cart-train --lr nan c.targets
     cart_must_fail 2 cart-train --save-every 3 c.targets
+    for f in x x.part x.optimizer.safetensors; do
+        cart_must_fail 2 cart-train -q -p 48 --steps 2 -o x --metrics $f c.targets
+    done
 }
 
 # A model of random weights has nothing to generalise from, so its held-out loss may do what it likes.

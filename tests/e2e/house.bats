@@ -98,3 +98,23 @@ EOF
     # make counts its tokens at the end and would complain.
     cart_must_fail 1 grep -i internal log
 }
+
+@test "no model named: every tool that needs one says how, with status 2" {
+    unset CART_MODEL
+    for f in "$CART_ROOT"/tools/cart-*.c; do
+        t=$(basename "$f" .c)
+        $t -h | grep -q -- '--model' || continue
+        cart_must_fail 2 $t < /dev/null 2> words
+        cart_has words 'give -m FILE or set CART_MODEL'
+        CART_MODEL= cart_must_fail 2 $t < /dev/null 2> words
+        cart_must_fail 2 $t -m '' < /dev/null 2> words
+    done
+}
+
+@test "a file that may not grow is a failed write, not a death" {
+    cart_tiny llama_tied
+    head -c 60000 "$CART_ROOT/README.md" "$CART_ROOT/GNUmakefile" > text
+    cart_must_fail 5 bash -c 'ulimit -f 4; cart-tokenize -q -o out.tokens text' 2> words
+    cart_has words 'File too large'
+    [ ! -e out.tokens ]
+}

@@ -176,9 +176,11 @@ static void test_environment(void **state)
     assert_int_equal(parse(&p, given), 0);
     assert_string_equal(p.o.common.model, "other");
     setenv("CART_MODEL", "", 1);
-    assert_int_equal(parse(&p, none), 0);
-    assert_null(p.o.common.model);
+    assert_int_equal(parse(&p, none), CART_EUSAGE);
     unsetenv("CART_MODEL");
+    assert_int_equal(parse(&p, none), CART_EUSAGE);
+    assert_int_equal(parse(&p, given), 0);
+    setenv("CART_MODEL", "model.gguf", 1);
     setenv("CART_CPU", "no-such", 1);
     assert_int_equal(parse(&p, none), CART_EUSAGE);
     unsetenv("CART_CPU");
@@ -203,7 +205,7 @@ static void test_jobserver_without_pipe(void **state)
 int main(void)
 {
     unsetenv("MAKEFLAGS");
-    unsetenv("CART_MODEL");
+    setenv("CART_MODEL", "model.gguf", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_good),        cmocka_unit_test(test_end_of_options),
         cmocka_unit_test(test_suffixes),    cmocka_unit_test(test_bad_lines),
