@@ -62,5 +62,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rate),
     };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
