@@ -181,5 +181,6 @@ int main(void)
         cmocka_unit_test(test_untyped_scaling),
         cmocka_unit_test(test_nul_in_text),
     };
+    cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
