@@ -18,10 +18,8 @@ float limit_fma_loop_avx2(long rounds)
         c[i] = _mm256_setzero_ps();
     for (long r = 0; r < rounds; r++)
 #pragma GCC unroll 12
-        for (int i = 0; i < 12; i++) {
+        for (int i = 0; i < 12; i++)
             c[i] = _mm256_fmadd_ps(a, b, c[i]);
-            __asm__ volatile("" : "+x"(c[i]));
-        }
     for (int i = 1; i < 12; i++)
         c[0] = _mm256_add_ps(c[0], c[i]);
     return sum(c[0]);

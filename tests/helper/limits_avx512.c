@@ -9,10 +9,8 @@ float limit_fma_loop_avx512(long rounds)
         c[i] = _mm512_setzero_ps();
     for (long r = 0; r < rounds; r++)
 #pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) {
+        for (int i = 0; i < 16; i++)
             c[i] = _mm512_fmadd_ps(a, b, c[i]);
-            __asm__ volatile("" : "+v"(c[i]));
-        }
     for (int i = 1; i < 16; i++)
         c[0] = _mm512_add_ps(c[0], c[i]);
     return _mm512_reduce_add_ps(c[0]);
