@@ -63,7 +63,7 @@ struct cart_lane {
 /* key [n_key]: says what parts are (ids of cartridges in order); parts [n_parts] are borrowed and
  * have `first` rows. max_rows: how many tokens of its own the lane will have at most. ids [n]: the
  * prompt; cached rows for at most its first `limit` tokens (< n; 0: none) are taken over at once.
- * CART_EAGAIN: the budget is promised to others for now. */
+ * CART_EAGAIN: the budget is promised to others. */
 struct cart_lane_start {
     const uint64_t *key;
     size_t n_key;

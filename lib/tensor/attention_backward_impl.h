@@ -1,8 +1,13 @@
-/* The backward half of attention_impl.h, which includes it.
- *   p = exp(s - M) / L,  dv += p dout,  dp = dout . v,  ds = p (dp - delta) scale,  dq += ds k,  dk
- * += ds q A unit takes its rows in chunks that fit into scratch; a chunk walks the blocks of keys,
- * and in each block the groups of its rows. So a row meets its keys, and a key its rows, in
- * ascending order. */
+/* The backward half of attention_impl.h, which includes it; a fragment of code, not an interface.
+ *   p = exp(s - M) / L
+ *   dv += p dout
+ *   dp = dout . v
+ *   ds = p (dp - delta) scale
+ *   dq += ds k
+ *   dk += ds q
+ * A unit takes its rows in chunks that fit into scratch; a chunk walks the blocks of keys, and in
+ * each block the groups of its rows. So a row meets its keys, and a key its rows, in ascending
+ * order. */
 #ifndef CART_TENSOR_ATTENTION_BACKWARD_IMPL_H
 #define CART_TENSOR_ATTENTION_BACKWARD_IMPL_H
 

@@ -1,6 +1,7 @@
 /* Attention, written once for all variants over lanes. A forward unit keeps the state of its rows
  * in scratch and walks the blocks of keys: scores of a group of rows (dots), softmax, weighted
- * values (sum). */
+ * values (sum).
+ * One fragment of code, not an interface: the forward and its plan are one algorithm over lanes. */
 #ifndef CART_TENSOR_ATTENTION_IMPL_H
 #define CART_TENSOR_ATTENTION_IMPL_H
 

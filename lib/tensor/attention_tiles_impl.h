@@ -1,5 +1,6 @@
 /* The two register tiles that all of attention is made of, the reading of blocks of keys, and their
- * layout. Included once by each attention variant through attention_impl.h. */
+ * layout. Included once by each attention variant through attention_impl.h.
+ * One fragment of code, not an interface: both tiles share their layout of keys. */
 #ifndef CART_TENSOR_ATTENTION_TILES_IMPL_H
 #define CART_TENSOR_ATTENTION_TILES_IMPL_H
 

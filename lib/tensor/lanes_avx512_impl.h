@@ -1,4 +1,5 @@
-/* Lanes in AVX-512 registers. Included by lanes_impl.h, which see. */
+/* Lanes in AVX-512 registers. Included by lanes_impl.h, which see.
+ * One fragment of code, not an interface: each operation of the lanes, once. */
 #ifndef CART_TENSOR_LANES_AVX512_IMPL_H
 #define CART_TENSOR_LANES_AVX512_IMPL_H
 

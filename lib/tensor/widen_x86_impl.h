@@ -1,7 +1,8 @@
 /* What every storage type holds, as x86 vectors: sixteen codes of a block as signed bytes, and the
  * scale and the (negated) minimum they go with, so that a value is scale * code or fma(scale, code,
  * min). The templates of widening, of the fused tiles and of the one-row product are made of these.
- * Only for files compiled with AVX2, FMA and F16C at least.
+ * Only for files compiled with AVX2, FMA and F16C at least. One fragment of code, not an
+ * interface: all types stand side by side, so that they can be compared.
  *
  * Kernels go by *spans* of 256 values: one block of a K format, eight blocks of the others. The
  * heads of a span are decoded together, first; then come its *groups* (64 values of a K format, 32
