@@ -427,3 +427,9 @@ PY
     [ "$(ls "/proc/$SERVE_PID/fd" | wc -l)" -le "$((before + 2))" ]
     serve_end
 }
+
+@test "answers under load equal those of processes of their own" {
+    cart_need_tool python3
+    make_cartridges
+    cart_equal "$(python3 "$CART_ROOT/tests/clients/equality.py" 40 | grep -c '^ok')" 2
+}
