@@ -5,7 +5,7 @@
 #include "base/hash.h"
 #include "base/io.h"
 #include "base/opt.h"
-#include "format/docs.h"
+#include "format/docs_words.h"
 #include "model/model.h"
 #include "stream/kinds.h"
 #include "token/chat.h"
@@ -14,9 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-/* Documents passed over that are named one by one; the others are counted. */
-#define NAMED_MAX 20
 
 struct options {
     struct cart_common common;
@@ -36,48 +33,29 @@ struct work {
     struct cart_ids ids;
     struct cart_buf text, payload;
     struct cart_encode_stats stats;
+    struct cart_docs_words words;
     uint64_t tokens, written;
-    size_t named;
 };
 
-/* --- what is passed over --- */
+/* --- words --- */
 
-static void on_note(void *ctx, const struct cart_docs_note *n)
+static void say(enum cart_log_level level, const char *text)
 {
-    struct work *w = ctx;
-
-    bool duplicate = n->reason == CART_DOCS_DUPLICATE;
-    bool named = !duplicate && n->reason != CART_DOCS_HIDDEN && w->named++ < NAMED_MAX;
-
-    cart_log(named ? CART_LOG_WARNING : CART_LOG_INFO, "%s: %s%s", n->path,
-             duplicate ? "" : "passed over: ", n->detail);
+    cart_log(level, "%s", text);
 }
 
 static int report(const struct work *w, const struct cart_docs_stats *stats, struct cart_err *err)
 {
-    char skipped[512];
-    size_t n = cart_docs_summary(stats, skipped, sizeof skipped);
+    int r = cart_docs_words_end(&w->words, stats, w->tokens, err);
 
-    if (stats->documents == 0)
-        return cart_err_set(err, CART_EFORMAT, "expected at least one document, found none%s%s%s",
-                            n ? " (passed over: " : "", skipped, n ? ")" : "");
-    cart_log(CART_LOG_NOTICE, "%zu document%s, %llu bytes, %llu tokens", stats->documents,
-             stats->documents == 1 ? "" : "s", (unsigned long long)stats->bytes,
-             (unsigned long long)w->tokens);
-    if (n > 0)
-        cart_log(CART_LOG_NOTICE, "passed over %zu: %s%s", n, skipped,
-                 w->named > NAMED_MAX ? " (-v names them all)" : "");
-    if (stats->noted[CART_DOCS_DUPLICATE] > 0)
-        cart_log(CART_LOG_INFO, "%zu hold the same bytes as an earlier one",
-                 stats->noted[CART_DOCS_DUPLICATE]);
-    if (w->stats.lookalikes > 0)
+    if (r == 0 && w->stats.lookalikes > 0)
         cart_log(CART_LOG_NOTICE, "control tokens spelt in the text, taken as text: %zu",
                  w->stats.lookalikes);
-    if (w->o->common.dry_run)
+    if (r == 0 && w->o->common.dry_run)
         cart_log(CART_LOG_NOTICE, "would write %s with about %llu bytes of records",
                  w->o->common.output ? w->o->common.output : "standard output",
                  (unsigned long long)w->written);
-    return 0;
+    return r;
 }
 
 /* --- text and conversations to ids --- */
@@ -293,15 +271,15 @@ static int all_documents(struct work *w, struct cart_docs *docs, struct cart_err
 
 static int run(struct options *o, const char *const *inputs, size_t n, struct cart_err *err)
 {
-    struct work w = {.o = o};
+    struct work w = {.o = o, .words = {.say = say}};
     struct cart_docs *docs = NULL;
     struct cart_model_options mo = {.profile = o->profile};
     int r;
 
     o->docs.invalid = (enum cart_docs_invalid)o->invalid;
     o->docs.whole_lines = o->chat;
-    o->docs.report = on_note;
-    o->docs.report_ctx = &w;
+    o->docs.report = cart_docs_words_note;
+    o->docs.report_ctx = &w.words;
     if ((r = cart_model_open(&w.model, o->common.model, &mo, err)) < 0 ||
         (o->chat && (r = cart_model_chat(w.model, &w.chat, err)) < 0))
         goto out;
