@@ -63,13 +63,6 @@ int cart_arena_reserve(struct cart_arena *a, size_t bytes, struct cart_err *err)
     return 0;
 }
 
-void cart_arena_reset(struct cart_arena *a)
-{
-    if (a->base)
-        POISON(a->base, a->cap);
-    a->used = 0;
-}
-
 void cart_arena_release(struct cart_arena *a)
 {
     if (a->base) {

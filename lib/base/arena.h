@@ -27,9 +27,6 @@ void *cart_arena_push(struct cart_arena *a, size_t n, size_t size);
  * (base NULL). */
 int cart_arena_reserve(struct cart_arena *a, size_t bytes, struct cart_err *err) CART_MUST_USE;
 
-/* Forgets what was pushed, keeps the memory (contents unspecified). */
-void cart_arena_reset(struct cart_arena *a);
-
 void cart_arena_release(struct cart_arena *a);
 
 #endif

@@ -275,19 +275,6 @@ int cart_json_u64_opt(const json_t *obj, const char *key, uint64_t max, uint64_t
     return get_u64(obj, key, true, max, out, what, err);
 }
 
-int cart_json_real(const json_t *obj, const char *key, double *out, const char *what,
-                   struct cart_err *err)
-{
-    int r;
-    json_t *v = find(obj, key, false, "a number", what, err, &r);
-    if (!v)
-        return r;
-    if (!json_is_number(v))
-        return wrong(v, key, "a number", what, err);
-    *out = json_number_value(v);
-    return 0;
-}
-
 int cart_json_bool_opt(const json_t *obj, const char *key, bool *out, const char *what,
                        struct cart_err *err)
 {

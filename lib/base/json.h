@@ -27,8 +27,6 @@ int cart_json_u64(const json_t *obj, const char *key, uint64_t max, uint64_t *ou
                   struct cart_err *err) CART_MUST_USE;
 int cart_json_u64_opt(const json_t *obj, const char *key, uint64_t max, uint64_t *out,
                       const char *what, struct cart_err *err) CART_MUST_USE;
-int cart_json_real(const json_t *obj, const char *key, double *out, const char *what,
-                   struct cart_err *err) CART_MUST_USE;
 int cart_json_bool_opt(const json_t *obj, const char *key, bool *out, const char *what,
                        struct cart_err *err) CART_MUST_USE;
 int cart_json_object(const json_t *obj, const char *key, json_t **out, const char *what,

@@ -148,8 +148,9 @@ static size_t count_own(const struct cart_opt *own)
     return n;
 }
 
-int cart_opt_table(const struct cart_tool *tool, struct cart_opt **out, size_t *n,
-                   struct cart_err *err)
+/* What opt_impl.h says; the caller frees *out. */
+static int whole_table(const struct cart_tool *tool, struct cart_opt **out, size_t *n,
+                       struct cart_err *err)
 {
     struct cart_common *c = tool->common;
     const struct cart_opt universal[CART_OPT_UNIVERSAL] = {
@@ -382,7 +383,7 @@ int cart_opt_parse(const struct cart_tool *tool, int argc, char **argv, int *fir
     /* A file that may not grow is a failed write with its message, not a death. */
     signal(SIGXFSZ, SIG_IGN);
 #endif
-    int r = cart_opt_table(tool, &w.table, &w.n, err);
+    int r = whole_table(tool, &w.table, &w.n, err);
     if (r < 0)
         return r;
     r = walk_arguments(&w, first, err);

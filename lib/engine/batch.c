@@ -92,11 +92,6 @@ size_t cart_batch_active(const struct cart_batch *b)
     return b->active;
 }
 
-size_t cart_batch_free_slots(const struct cart_batch *b)
-{
-    return b->n_slots - b->active;
-}
-
 size_t cart_batch_prefilled(const struct cart_batch *b)
 {
     return b->prefilled;

@@ -56,7 +56,6 @@ int cart_batch_add(struct cart_batch *b, const struct cart_request *req,
                    struct cart_err *err) CART_MUST_USE;
 
 size_t cart_batch_active(const struct cart_batch *b);
-size_t cart_batch_free_slots(const struct cart_batch *b);
 
 /* One forward: every decoding stream gets its next token, prompts go on as far as CART_ENGINE_PIECE
  * tokens allow. */

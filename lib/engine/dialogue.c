@@ -60,7 +60,8 @@ void cart_dialogue_free(struct cart_dialogue *d)
     free(d);
 }
 
-size_t cart_dialogue_part_bytes(const struct cart_model *m, const struct cart_kv_part *part)
+/* Bytes of all rows of a part. */
+static size_t part_bytes(const struct cart_model *m, const struct cart_kv_part *part)
 {
     size_t width = 0;
 
@@ -157,8 +158,8 @@ int cart_dialogue_ask(struct cart_dialogue *d, const char *text, size_t n,
     out->seconds = cart_clock_now() - d->start;
     out->rows = cart_session_rows(&d->session);
     for (size_t i = 0; i < d->session.n_parts; i++)
-        out->kv_bytes += cart_dialogue_part_bytes(d->m, d->session.parts[i]);
+        out->kv_bytes += part_bytes(d->m, d->session.parts[i]);
     const struct cart_kv_part own = {.rows = d->session.tail.rows, .dtype = CART_F32};
-    out->kv_bytes += cart_dialogue_part_bytes(d->m, &own);
+    out->kv_bytes += part_bytes(d->m, &own);
     return 0;
 }

@@ -35,7 +35,4 @@ int cart_dialogue_ask(struct cart_dialogue *d, const char *text, size_t n,
                       void *ctx, struct cart_dialogue_answer *out,
                       struct cart_err *err) CART_MUST_USE;
 
-/* Bytes of all rows of a part. */
-size_t cart_dialogue_part_bytes(const struct cart_model *m, const struct cart_kv_part *part);
-
 #endif

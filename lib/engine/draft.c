@@ -38,11 +38,6 @@ void cart_draft_free(struct cart_draft *d)
     free(d);
 }
 
-size_t cart_draft_size(const struct cart_draft *d)
-{
-    return d->n;
-}
-
 /* Of the key that ends before p. */
 static size_t hash(const struct cart_draft *d, const uint32_t *p)
 {

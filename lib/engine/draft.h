@@ -22,7 +22,6 @@ void cart_draft_free(struct cart_draft *d);
  * them. */
 int cart_draft_add(struct cart_draft *d, const uint32_t *ids, size_t n,
                    struct cart_err *err) CART_MUST_USE;
-size_t cart_draft_size(const struct cart_draft *d);
 
 /* Proposes at most max (<= CART_DRAFT_MAX) tokens to follow context [n], into out; returns how
  * many. *matched: how many tokens before agree. */

@@ -23,7 +23,7 @@ struct cart_engine {
     size_t n_prefixes, prefixes_cap;
     size_t cache_bytes, idle_bytes; /* allowed, and kept, of prefixes without a holder */
     unsigned long long clock;
-    size_t prefilled, hits;
+    size_t prefilled;
 };
 
 int cart_engine_new(struct cart_engine **out, const struct cart_model *m, struct cart_pool *pool,
@@ -141,7 +141,6 @@ int cart_prefix_acquire(struct cart_engine *e, const uint32_t *ids, size_t n,
             if (p->holders++ == 0)
                 e->idle_bytes -= p->bytes;
             p->used = ++e->clock;
-            e->hits++;
             *out = p;
             return 0;
         }
@@ -180,11 +179,6 @@ const struct cart_kv_part *cart_prefix_part(const struct cart_prefix *p)
 size_t cart_engine_prefilled(const struct cart_engine *e)
 {
     return e->prefilled;
-}
-
-size_t cart_engine_hits(const struct cart_engine *e)
-{
-    return e->hits;
 }
 
 /* ---- sessions ---- */

@@ -31,9 +31,8 @@ int cart_prefix_acquire(struct cart_engine *e, const uint32_t *ids, size_t n,
 void cart_prefix_release(struct cart_engine *e, struct cart_prefix *p);   /* NULL is fine */
 const struct cart_kv_part *cart_prefix_part(const struct cart_prefix *p); /* valid while held */
 
-/* Counters for reports: tokens prefilled into prefixes, and acquires that found theirs ready. */
+/* For reports: tokens prefilled into prefixes. An acquire that finds its prefix ready adds none. */
 size_t cart_engine_prefilled(const struct cart_engine *e);
-size_t cart_engine_hits(const struct cart_engine *e);
 
 /* One stream: parts that it shares and rows of its own. */
 struct cart_session {

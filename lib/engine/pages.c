@@ -102,7 +102,8 @@ size_t cart_page_bytes(const struct cart_model *m)
     return cart_pages_bytes(m, 2, 0) - cart_pages_bytes(m, 1, 0);
 }
 
-size_t cart_pages_for(size_t first, size_t rows)
+/* Pages that rows [first, first + rows) of a stream lie in. */
+static size_t pages_for(size_t first, size_t rows)
 {
     size_t skip = first % CART_PAGE_ROWS;
 
@@ -132,16 +133,6 @@ int cart_pages_new(struct cart_pages **out, const struct cart_model *m, size_t n
     }
     *out = p;
     return 0;
-}
-
-void cart_pages_free(struct cart_pages *p)
-{
-    if (p == NULL)
-        return;
-    cart_pages_clear(p);
-    assert(p->lanes == NULL && p->all == NULL && p->roots == NULL);
-    cart_arena_release(&p->arena);
-    free(p);
 }
 
 struct cart_pages_counts cart_pages_counts(const struct cart_pages *p)
@@ -251,20 +242,21 @@ static struct cart_page *page_take(struct cart_pages *p, struct cart_page *sourc
     return page;
 }
 
-void cart_pages_clear(struct cart_pages *p)
+void cart_pages_free(struct cart_pages *p)
 {
-    struct cart_page *n = p->all;
-
-    while (n != NULL) {
+    if (p == NULL)
+        return;
+    while (p->all != NULL) {
+        struct cart_page *n = p->all;
         struct cart_page_root *root = n->root;
-        if (n->users > 0 || n->child != NULL) {
-            n = n->all_next;
-            continue;
-        }
+        while (n->child != NULL)
+            n = n->child;
         node_remove(p, n);
         root_drop_if_unused(p, root);
-        n = p->all; /* its parent may be a leaf now */
     }
+    assert(p->lanes == NULL && p->roots == NULL);
+    cart_arena_release(&p->arena);
+    free(p);
 }
 
 /* How many of the first tokens agree. */
@@ -479,7 +471,7 @@ static size_t promise(const struct cart_lane *probe, const struct cart_lane_star
 int cart_lane_open(struct cart_lane *l, struct cart_pages *p, const struct cart_lane_start *s,
                    struct cart_err *err)
 {
-    size_t pages = cart_pages_for(s->first, s->max_rows);
+    size_t pages = pages_for(s->first, s->max_rows);
     struct cart_lane lane = {.pages = p, .first = s->first};
 
     lane.root = root_find(p, s->key, s->n_key);

@@ -31,17 +31,12 @@ int cart_pages_new(struct cart_pages **out, const struct cart_model *m, size_t n
 void cart_pages_free(struct cart_pages *p); /* every lane is closed */
 size_t cart_pages_bytes(const struct cart_model *m, size_t n, size_t piece);
 size_t cart_page_bytes(const struct cart_model *m);
-/* Pages that rows [first, first + rows) of a stream lie in. */
-size_t cart_pages_for(size_t first, size_t rows);
 
 struct cart_pages_counts {
     size_t total, used, committed; /* pages; used: with rows, cached ones among them */
     uint64_t evicted;              /* since the start */
 };
 struct cart_pages_counts cart_pages_counts(const struct cart_pages *p);
-
-/* Forgets every page that no open lane uses. */
-void cart_pages_clear(struct cart_pages *p);
 
 struct cart_lane {
     struct cart_pages *pages;

@@ -488,10 +488,8 @@ static int place_tensors(struct cursor *c, struct cart_gguf *g, const uint64_t *
 {
     size_t data_off = padded(g, g->header_bytes), next = 0;
 
-    if (g->n_tensors == 0) {
-        g->trailing = g->size > data_off ? g->size - data_off : 0;
+    if (g->n_tensors == 0)
         return 0;
-    }
     c->part = "header";
     c->name.len = 0;
     if (data_off > g->size)
@@ -515,7 +513,6 @@ static int place_tensors(struct cursor *c, struct cart_gguf *g, const uint64_t *
         t->data = c->bytes + data_off + next;
         next = padded(g, next + t->bytes);
     }
-    g->trailing = room > next ? room - next : 0;
     return 0;
 }
 
@@ -562,15 +559,11 @@ static int parse(struct cart_gguf *g, const unsigned char *bytes, size_t size, s
 
 static int make(struct cart_gguf **out, const char *path, struct cart_err *err)
 {
-    size_t len = strlen(path);
     struct cart_gguf *g = calloc(1, sizeof *g);
 
-    if (!g || !(g->path = malloc(len + 1))) {
-        free(g);
-        return cart_err_memory(err, "GGUF reader", sizeof *g + len + 1);
-    }
-    memcpy(g->path, path, len + 1);
-    cart_err_escape(g->shown, sizeof g->shown, path, len);
+    if (!g)
+        return cart_err_memory(err, "GGUF reader", sizeof *g);
+    cart_err_escape(g->shown, sizeof g->shown, path, strlen(path));
     *out = g;
     return 0;
 }
@@ -629,7 +622,6 @@ void cart_gguf_close(struct cart_gguf *g)
     free(g->key_index);
     free(g->tensors);
     free(g->tensor_index);
-    free(g->path);
     free(g);
 }
 

@@ -100,15 +100,12 @@ void cart_gguf_close(struct cart_gguf *g); /* NULL is fine */
 int cart_gguf_parse(struct cart_gguf **out, const void *bytes, size_t size, const char *what,
                     struct cart_err *err) CART_MUST_USE;
 
-const char *cart_gguf_path(const struct cart_gguf *g); /* for messages; the file name as given */
 unsigned cart_gguf_version(const struct cart_gguf *g); /* 2 or 3 */
 size_t cart_gguf_alignment(const struct cart_gguf *g);
 size_t cart_gguf_size(const struct cart_gguf *g); /* bytes of the file */
 /* The bytes of header, keys and tensor table, from the file's first byte: what a fingerprint of
  * them covers. */
 const unsigned char *cart_gguf_header(const struct cart_gguf *g, size_t *bytes);
-/* Bytes beyond the last tensor and its padding; 0 for most files. */
-size_t cart_gguf_trailing(const struct cart_gguf *g);
 
 /* Keys, in file order and by name (O(log n); NULL if absent). */
 size_t cart_gguf_n_keys(const struct cart_gguf *g);
@@ -127,8 +124,6 @@ int cart_gguf_real(const struct cart_gguf *g, const char *key, double *out,
                    struct cart_err *err) CART_MUST_USE;
 int cart_gguf_real_opt(const struct cart_gguf *g, const char *key, double *out,
                        struct cart_err *err) CART_MUST_USE;
-int cart_gguf_bool(const struct cart_gguf *g, const char *key, bool *out,
-                   struct cart_err *err) CART_MUST_USE;
 int cart_gguf_bool_opt(const struct cart_gguf *g, const char *key, bool *out,
                        struct cart_err *err) CART_MUST_USE;
 int cart_gguf_string(const struct cart_gguf *g, const char *key, struct cart_gguf_str *out,
@@ -142,15 +137,12 @@ int cart_gguf_array(const struct cart_gguf *g, const char *key, unsigned set,
 int cart_gguf_array_opt(const struct cart_gguf *g, const char *key, unsigned set,
                         struct cart_gguf_array *out, struct cart_err *err) CART_MUST_USE;
 
-/* Element i < a->n. _i64: integer or bool arrays; values above INT64_MAX become INT64_MAX (beyond
- * every cap). _real: F32 or F64 arrays. Another type is a bug (asserts). */
+/* Element i < a->n of an integer or bool array; values above INT64_MAX become INT64_MAX (beyond
+ * every cap). Another type is a bug (asserts). */
 int64_t cart_gguf_array_i64(const struct cart_gguf_array *a, size_t i);
-double cart_gguf_array_real(const struct cart_gguf_array *a, size_t i);
 
 /* A string array as a table: *out gets n entries (NULL if n is 0), owned by the caller (free); the
  * bytes are borrowed. */
-int cart_gguf_strings(const struct cart_gguf *g, const char *key, struct cart_gguf_str **out,
-                      size_t *n, struct cart_err *err) CART_MUST_USE;
 int cart_gguf_strings_opt(const struct cart_gguf *g, const char *key, struct cart_gguf_str **out,
                           size_t *n, struct cart_err *err) CART_MUST_USE;
 /* Walks a string array without a table: *cursor starts at a->data; call at most a->n times. */

@@ -8,11 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *cart_gguf_path(const struct cart_gguf *g)
-{
-    return g->path;
-}
-
 unsigned cart_gguf_version(const struct cart_gguf *g)
 {
     return g->version;
@@ -32,11 +27,6 @@ const unsigned char *cart_gguf_header(const struct cart_gguf *g, size_t *bytes)
 {
     *bytes = g->header_bytes;
     return g->bytes;
-}
-
-size_t cart_gguf_trailing(const struct cart_gguf *g)
-{
-    return g->trailing;
 }
 
 size_t cart_gguf_n_keys(const struct cart_gguf *g)
@@ -170,11 +160,10 @@ int cart_gguf_real_opt(const struct cart_gguf *g, const char *key, double *out,
     return get_real(g, key, false, out, err);
 }
 
-static int get_bool(const struct cart_gguf *g, const char *key, bool required, bool *out,
-                    struct cart_err *err)
+int cart_gguf_bool_opt(const struct cart_gguf *g, const char *key, bool *out, struct cart_err *err)
 {
     const struct cart_gguf_key *k;
-    int r = look_up(g, key, required, "bool", &k, err);
+    int r = look_up(g, key, false, "bool", &k, err);
 
     if (r <= 0)
         return r;
@@ -182,16 +171,6 @@ static int get_bool(const struct cart_gguf *g, const char *key, bool required, b
         return wrong_type(g, key, "bool", k, err);
     *out = k->value[0] == 1;
     return 0;
-}
-
-int cart_gguf_bool(const struct cart_gguf *g, const char *key, bool *out, struct cart_err *err)
-{
-    return get_bool(g, key, true, out, err);
-}
-
-int cart_gguf_bool_opt(const struct cart_gguf *g, const char *key, bool *out, struct cart_err *err)
-{
-    return get_bool(g, key, false, out, err);
 }
 
 struct cart_gguf_str cart_gguf_string_next(const unsigned char **cursor)
@@ -291,18 +270,11 @@ int64_t cart_gguf_array_i64(const struct cart_gguf_array *a, size_t i)
     return -(int64_t)(~v & mask) - 1;
 }
 
-double cart_gguf_array_real(const struct cart_gguf_array *a, size_t i)
-{
-    assert(i < a->n);
-    assert(CART_GGUF_SET(a->type) & CART_GGUF_SET_REAL);
-    return load_real(a->data + i * cart_gguf_value_bytes(a->type), a->type);
-}
-
-static int get_strings(const struct cart_gguf *g, const char *key, bool required,
-                       struct cart_gguf_str **out, size_t *n, struct cart_err *err)
+int cart_gguf_strings_opt(const struct cart_gguf *g, const char *key, struct cart_gguf_str **out,
+                          size_t *n, struct cart_err *err)
 {
     struct cart_gguf_array a = {.data = NULL};
-    int r = get_array(g, key, required, CART_GGUF_SET(CART_GGUF_STRING), &a, err);
+    int r = get_array(g, key, false, CART_GGUF_SET(CART_GGUF_STRING), &a, err);
 
     if (r < 0 || !a.data)
         return r;
@@ -316,16 +288,4 @@ static int get_strings(const struct cart_gguf *g, const char *key, bool required
     *out = table;
     *n = a.n;
     return 0;
-}
-
-int cart_gguf_strings(const struct cart_gguf *g, const char *key, struct cart_gguf_str **out,
-                      size_t *n, struct cart_err *err)
-{
-    return get_strings(g, key, true, out, n, err);
-}
-
-int cart_gguf_strings_opt(const struct cart_gguf *g, const char *key, struct cart_gguf_str **out,
-                          size_t *n, struct cart_err *err)
-{
-    return get_strings(g, key, false, out, n, err);
 }

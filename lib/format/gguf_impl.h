@@ -16,12 +16,10 @@ struct cart_gguf {
     struct cart_map map; /* zero when the bytes are borrowed */
     const unsigned char *bytes;
     size_t size;
-    char *path;
-    char shown[256]; /* path, escaped for messages */
+    char shown[256]; /* the path, escaped for messages */
     unsigned version;
     size_t alignment;
     size_t header_bytes; /* header, keys and tensor table */
-    size_t trailing;
     size_t n_keys, n_tensors;
     struct cart_gguf_key *keys;           /* [n_keys], in file order */
     struct cart_gguf_entry *key_index;    /* [n_keys], sorted */

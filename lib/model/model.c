@@ -27,8 +27,6 @@ static int open_parts(struct cart_model *m, const struct cart_model_options *opt
         r = cart_vocabulary_read(m, opt ? opt->profile : NULL, err);
     if (r == 0)
         r = cart_fingerprints_make(m, err);
-    if (r == 0)
-        m->mapped_bytes = cart_gguf_size(m->priv->gguf);
     return r;
 }
 

@@ -43,7 +43,6 @@ struct cart_model {
     struct cart_matrix embed, head; /* [V, D]; head is embed where tied */
     const float *out_norm;          /* [D] */
     struct cart_fingerprints fp;
-    size_t mapped_bytes; /* size of the file */
     struct cart_model_priv *priv;
 };
 

@@ -493,6 +493,21 @@ static void drain(struct cart_serve *s)
         wait_once(s, DRAIN_TICK_MS);
 }
 
+/* Resumes what is suspended (libmicrohttpd must not be stopped before), ends its thread and the
+ * workers. */
+static void halt(struct cart_serve *s)
+{
+    struct cart_net *n = s->net;
+    cut_off(s);
+    cart_http_stop(s);
+    pthread_mutex_lock(&n->work_lock);
+    n->quit = true;
+    pthread_cond_broadcast(&n->work);
+    pthread_mutex_unlock(&n->work_lock);
+    while (n->n_workers > 0)
+        pthread_join(n->workers[--n->n_workers], NULL);
+}
+
 void cart_serve_run(struct cart_serve *s)
 {
     double swept = cart_clock_now();
@@ -506,7 +521,7 @@ void cart_serve_run(struct cart_serve *s)
         ping(s, now);
     }
     drain(s);
-    cart_net_halt(s);
+    halt(s);
 }
 
 static void tell(struct cart_serve *s, char what)
@@ -575,27 +590,12 @@ int cart_net_open(struct cart_serve *s, struct cart_err *err)
     return 0;
 }
 
-/* Resumes what is suspended (libmicrohttpd must not be stopped before), ends its thread and the
- * workers. */
-void cart_net_halt(struct cart_serve *s)
-{
-    struct cart_net *n = s->net;
-    cut_off(s);
-    cart_http_stop(s);
-    pthread_mutex_lock(&n->work_lock);
-    n->quit = true;
-    pthread_cond_broadcast(&n->work);
-    pthread_mutex_unlock(&n->work_lock);
-    while (n->n_workers > 0)
-        pthread_join(n->workers[--n->n_workers], NULL);
-}
-
 void cart_net_close(struct cart_serve *s)
 {
     struct cart_net *n = s->net;
     if (!n)
         return;
-    cart_net_halt(s);
+    halt(s);
     /* Those still at the gate; libmicrohttpd has closed its own. */
     for (size_t i = 0; i < n->n_connections; i++)
         if (n->connections[i].phase != CART_NET_CLOSED)

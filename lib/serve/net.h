@@ -7,7 +7,6 @@
 
 /* Binds and starts the workers; s->net is to be closed also after a failure. */
 int cart_net_open(struct cart_serve *s, struct cart_err *err) CART_MUST_USE;
-void cart_net_halt(struct cart_serve *s); /* ends libmicrohttpd and the workers; twice is fine */
 void cart_net_close(struct cart_serve *s);
 
 #endif

@@ -145,8 +145,8 @@ bool cart_param_size(const json_t *o, const char *key, size_t lo, size_t hi, siz
     return true;
 }
 
-bool cart_param_real(const json_t *o, const char *key, double lo, double hi, double *out,
-                     struct cart_fault *f)
+static bool param_real(const json_t *o, const char *key, double lo, double hi, double *out,
+                       struct cart_fault *f)
 {
     const json_t *v = cart_param(o, key);
     if (!v)
@@ -400,14 +400,14 @@ bool cart_params_sampling(struct cart_serve *s, const json_t *o, struct cart_sam
     double top_k = 0;
     if (!cart_param_bool(o, "stream", &p->stream, f) ||
         !cart_param_size(o, "n", 1, CART_SERVE_CHOICES_MAX, &p->n, f) ||
-        !cart_param_real(o, "temperature", 0, 2, &p->temperature, f) ||
-        !cart_param_real(o, "top_p", 0, 1, &p->top_p, f) ||
-        !cart_param_real(o, "min_p", 0, 1, &p->min_p, f) ||
-        !cart_param_real(o, "top_k", -1, INT32_MAX, &top_k, f) ||
-        !cart_param_real(o, "presence_penalty", -2, 2, &p->adjust.presence, f) ||
-        !cart_param_real(o, "frequency_penalty", -2, 2, &p->adjust.frequency, f) ||
-        !cart_param_real(o, "repetition_penalty", 0.01, 100, &p->adjust.repeat, f) ||
-        !cart_param_real(o, "repeat_penalty", 0.01, 100, &p->adjust.repeat, f) ||
+        !param_real(o, "temperature", 0, 2, &p->temperature, f) ||
+        !param_real(o, "top_p", 0, 1, &p->top_p, f) ||
+        !param_real(o, "min_p", 0, 1, &p->min_p, f) ||
+        !param_real(o, "top_k", -1, INT32_MAX, &top_k, f) ||
+        !param_real(o, "presence_penalty", -2, 2, &p->adjust.presence, f) ||
+        !param_real(o, "frequency_penalty", -2, 2, &p->adjust.frequency, f) ||
+        !param_real(o, "repetition_penalty", 0.01, 100, &p->adjust.repeat, f) ||
+        !param_real(o, "repeat_penalty", 0.01, 100, &p->adjust.repeat, f) ||
         !cart_param_bool(o, "ignore_eos", &p->ignore_stop, f))
         return false;
     if (top_k != floor(top_k))

@@ -31,8 +31,6 @@ bool cart_params_body(struct cart_exchange *x, json_t **out, struct cart_fault *
 bool cart_param_bool(const json_t *o, const char *key, bool *out, struct cart_fault *f);
 bool cart_param_size(const json_t *o, const char *key, size_t lo, size_t hi, size_t *out,
                      struct cart_fault *f);
-bool cart_param_real(const json_t *o, const char *key, double lo, double hi, double *out,
-                     struct cart_fault *f);
 bool cart_param_string(const json_t *o, const char *key, const char **out,
                        struct cart_fault *f); /* borrowed */
 /* The field where it is there and not null, else NULL. */

@@ -18,11 +18,6 @@ void cart_route_cartridge_load(struct cart_exchange *x);   /* POST /v1/cartridge
 void cart_route_cartridge_drop(struct cart_exchange *x);   /* DELETE /v1/cartridges/NAME */
 void cart_route_cartridge_reload(struct cart_exchange *x); /* POST /v1/cartridges/reload */
 
-void cart_route_health(struct cart_exchange *x);  /* GET /health */
-void cart_route_metrics(struct cart_exchange *x); /* GET /metrics */
-void cart_route_props(struct cart_exchange *x);   /* GET /props */
-void cart_route_page(struct cart_exchange *x);    /* GET / */
-
 /* The page as the build has put it in. */
 extern const char cart_page[];
 

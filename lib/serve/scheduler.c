@@ -336,10 +336,8 @@ static void *run(void *arg)
     for (;;) {
         pthread_mutex_lock(&s->lock);
         publish(s);
-        while (s->jobs == NULL && !s->quit) {
-            pthread_cond_broadcast(&s->idle);
+        while (s->jobs == NULL && !s->quit)
             pthread_cond_wait(&s->wake, &s->lock);
-        }
         bool done = s->jobs == NULL;
         for (struct job *j = s->jobs; j != NULL; j = j->next)
             j->dying = j->cancelled || s->quit;
@@ -478,25 +476,13 @@ static void release(struct cart_scheduler *s)
     free(s);
 }
 
-/* Waits are measured on the clock that nobody sets. */
 static int start_thread(struct cart_scheduler *s, struct cart_err *err)
 {
-    pthread_condattr_t attr;
-    int code = pthread_condattr_init(&attr);
-
-    if (code != 0) {
-        errno = code;
-        return cart_err_sys(err, "the scheduler's thread");
-    }
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->wake, &attr);
-    pthread_cond_init(&s->idle, &attr);
-    pthread_condattr_destroy(&attr);
-    code = pthread_create(&s->thread, NULL, run, s);
+    pthread_cond_init(&s->wake, NULL);
+    int code = pthread_create(&s->thread, NULL, run, s);
     if (code == 0)
         return 0;
-    pthread_cond_destroy(&s->idle);
     pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->lock);
     errno = code;
@@ -546,27 +532,6 @@ void cart_scheduler_drain(struct cart_scheduler *s)
     pthread_mutex_unlock(&s->lock);
 }
 
-bool cart_scheduler_idle(struct cart_scheduler *s, double seconds)
-{
-    struct timespec end;
-    int code = 0;
-
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    double whole = floor(seconds);
-    end.tv_sec += (time_t)whole;
-    end.tv_nsec += (long)((seconds - whole) * 1e9);
-    if (end.tv_nsec >= 1000000000) {
-        end.tv_sec++;
-        end.tv_nsec -= 1000000000;
-    }
-    pthread_mutex_lock(&s->lock);
-    while (s->jobs != NULL && code == 0)
-        code = seconds > 0 ? pthread_cond_timedwait(&s->idle, &s->lock, &end) : ETIMEDOUT;
-    bool idle = s->jobs == NULL;
-    pthread_mutex_unlock(&s->lock);
-    return idle;
-}
-
 void cart_scheduler_free(struct cart_scheduler *s)
 {
     if (s == NULL)
@@ -576,7 +541,6 @@ void cart_scheduler_free(struct cart_scheduler *s)
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->thread, NULL);
-    pthread_cond_destroy(&s->idle);
     pthread_cond_destroy(&s->wake);
     pthread_mutex_destroy(&s->lock);
     release(s);

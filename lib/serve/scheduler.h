@@ -48,8 +48,6 @@ size_t cart_scheduler_bytes(const struct cart_model *m, const struct cart_schedu
 
 /* Refuses new requests from now on (CART_REFUSED_DRAINING); those accepted go on. */
 void cart_scheduler_drain(struct cart_scheduler *s);
-/* True as soon as nothing waits or runs; waits at most the given seconds for it (0: only looks). */
-bool cart_scheduler_idle(struct cart_scheduler *s, double seconds);
 /* Cancels what is left (each gets its CART_EVENT_END), ends the thread. */
 void cart_scheduler_free(struct cart_scheduler *s);
 

@@ -91,7 +91,7 @@ struct cart_scheduler {
 
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t wake, idle;
+    pthread_cond_t wake;
     /* Guarded. */
     struct job *jobs, *last; /* all that have not ended, oldest first */
     struct job *waiting;     /* the first with choices that have not started; NULL: none */

@@ -15,31 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Paths without their /v1; the longer ones before those that they begin with. */
-const struct cart_route cart_routes[] = {
-    {"POST", "/chat/completions", CART_AT_CHAT, cart_route_chat, true, false},
-    {"POST", "/cartridge/chat/completions", CART_AT_CHAT, cart_route_chat, true, false},
-    {"POST", "/chat/completions/input_tokens", CART_AT_COUNT, cart_route_count, true, false},
-    {"POST", "/completions", CART_AT_COMPLETIONS, cart_route_completion, true, false},
-    {"POST", "/cartridge/completions", CART_AT_COMPLETIONS, cart_route_completion, true, false},
-    {"POST", "/embeddings", CART_AT_EMBEDDINGS, cart_route_embeddings, true, false},
-    {"POST", "/tokenize", CART_AT_TOKENIZE, cart_route_tokenize, true, false},
-    {"POST", "/detokenize", CART_AT_DETOKENIZE, cart_route_detokenize, true, false},
-    {"POST", "/apply-template", CART_AT_TEMPLATE, cart_route_template, true, false},
-    {"GET", "/models", CART_AT_MODELS, cart_route_models, false, false},
-    {"GET", "/models/", CART_AT_MODELS, cart_route_models, false, false},
-    {"GET", "/cartridges", CART_AT_CARTRIDGES, cart_route_cartridges, false, false},
-    {"POST", "/cartridges", CART_AT_CARTRIDGES, cart_route_cartridge_load, true, false},
-    {"POST", "/cartridges/reload", CART_AT_CARTRIDGES, cart_route_cartridge_reload, true, false},
-    {"DELETE", "/cartridges/", CART_AT_CARTRIDGES, cart_route_cartridge_drop, true, false},
-    {"GET", "/health", CART_AT_HEALTH, cart_route_health, false, true},
-    {"GET", "/metrics", CART_AT_METRICS, cart_route_metrics, false, false},
-    {"GET", "/props", CART_AT_PROPS, cart_route_props, false, false},
-    {"GET", "/", CART_AT_PAGE, cart_route_page, false, true},
-    {NULL, NULL, CART_AT_NOWHERE, NULL, false, false},
-};
-
-void cart_route_health(struct cart_exchange *x)
+static void route_health(struct cart_exchange *x)
 {
     struct cart_wire w = CART_WIRE_INIT;
     if (cart_net_draining(x->serve)) {
@@ -51,7 +27,7 @@ void cart_route_health(struct cart_exchange *x)
     cart_exchange_reply(x, 200, "application/json", &w.b);
 }
 
-void cart_route_metrics(struct cart_exchange *x)
+static void route_metrics(struct cart_exchange *x)
 {
     struct cart_wire w = CART_WIRE_INIT;
     cart_metrics_write(x->serve, &w);
@@ -62,7 +38,7 @@ void cart_route_metrics(struct cart_exchange *x)
     cart_wire_release(&w);
 }
 
-void cart_route_props(struct cart_exchange *x)
+static void route_props(struct cart_exchange *x)
 {
     const struct cart_serve *s = x->serve;
     struct cart_scheduler_counts c;
@@ -88,7 +64,7 @@ void cart_route_props(struct cart_exchange *x)
     cart_wire_release(&w);
 }
 
-void cart_route_page(struct cart_exchange *x)
+static void route_page(struct cart_exchange *x)
 {
     struct cart_buf b = CART_BUF_INIT;
     if (cart_buf_add(&b, cart_page, strlen(cart_page), NULL) < 0)
@@ -97,6 +73,30 @@ void cart_route_page(struct cart_exchange *x)
         cart_exchange_reply(x, 200, "text/html; charset=utf-8", &b);
     cart_buf_release(&b);
 }
+
+/* Paths without their /v1; the longer ones before those that they begin with. */
+const struct cart_route cart_routes[] = {
+    {"POST", "/chat/completions", CART_AT_CHAT, cart_route_chat, true, false},
+    {"POST", "/cartridge/chat/completions", CART_AT_CHAT, cart_route_chat, true, false},
+    {"POST", "/chat/completions/input_tokens", CART_AT_COUNT, cart_route_count, true, false},
+    {"POST", "/completions", CART_AT_COMPLETIONS, cart_route_completion, true, false},
+    {"POST", "/cartridge/completions", CART_AT_COMPLETIONS, cart_route_completion, true, false},
+    {"POST", "/embeddings", CART_AT_EMBEDDINGS, cart_route_embeddings, true, false},
+    {"POST", "/tokenize", CART_AT_TOKENIZE, cart_route_tokenize, true, false},
+    {"POST", "/detokenize", CART_AT_DETOKENIZE, cart_route_detokenize, true, false},
+    {"POST", "/apply-template", CART_AT_TEMPLATE, cart_route_template, true, false},
+    {"GET", "/models", CART_AT_MODELS, cart_route_models, false, false},
+    {"GET", "/models/", CART_AT_MODELS, cart_route_models, false, false},
+    {"GET", "/cartridges", CART_AT_CARTRIDGES, cart_route_cartridges, false, false},
+    {"POST", "/cartridges", CART_AT_CARTRIDGES, cart_route_cartridge_load, true, false},
+    {"POST", "/cartridges/reload", CART_AT_CARTRIDGES, cart_route_cartridge_reload, true, false},
+    {"DELETE", "/cartridges/", CART_AT_CARTRIDGES, cart_route_cartridge_drop, true, false},
+    {"GET", "/health", CART_AT_HEALTH, route_health, false, true},
+    {"GET", "/metrics", CART_AT_METRICS, route_metrics, false, false},
+    {"GET", "/props", CART_AT_PROPS, route_props, false, false},
+    {"GET", "/", CART_AT_PAGE, route_page, false, true},
+    {NULL, NULL, CART_AT_NOWHERE, NULL, false, false},
+};
 
 static void digest_instance(struct cart_serve *s)
 {

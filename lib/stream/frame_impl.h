@@ -63,11 +63,6 @@ struct cart_stream_reader {
     void *zstd;
 };
 
-/* cart_kinds_from_json of a parsed line, which loses its members on the way. */
-int cart_kinds_from_object(const struct cart_kind *kind, json_t *line, const char *what,
-                           struct cart_buf *payload, char type[5],
-                           struct cart_err *err) CART_MUST_USE;
-
 /* Opens at the descriptor's place (borrowed); kind as for cart_stream_open. */
 int cart_stream_open_fd(struct cart_stream_reader **out, int fd, const char *name, const char *kind,
                         struct cart_err *err) CART_MUST_USE;

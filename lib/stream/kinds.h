@@ -69,7 +69,8 @@ int cart_payload_check(const struct cart_payload *p, const struct cart_record *r
 
 int cart_kinds_to_json(const struct cart_kind *kind, const struct cart_record *rec,
                        const char *what, struct cart_buf *line, struct cart_err *err) CART_MUST_USE;
-int cart_kinds_from_json(const struct cart_kind *kind, const char *line, size_t n, const char *what,
+/* line is parsed, an object; it loses its members on the way. */
+int cart_kinds_from_json(const struct cart_kind *kind, json_t *line, const char *what,
                          struct cart_buf *payload, char type[5],
                          struct cart_err *err) CART_MUST_USE;
 

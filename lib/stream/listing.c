@@ -153,7 +153,7 @@ static int pack_line(struct cart_stream_writer *w, const struct cart_kind *kind,
     if (strcmp(record, "skippable") == 0)
         return pack_skippable(w, v, payload, what, err);
     cart_buf_reset(payload);
-    if ((r = cart_kinds_from_object(kind, v, what, payload, type, err)) < 0)
+    if ((r = cart_kinds_from_json(kind, v, what, payload, type, err)) < 0)
         return r == CART_EUSAGE ? cart_err_wrap(err, CART_EFORMAT, "%s", what) : r;
     return cart_stream_write(w, type, payload->data, payload->len, err);
 }

@@ -93,8 +93,8 @@ static int find_record(const struct cart_kind *kind, const json_t *line,
                         kind->name, cart_err_escape(shown, sizeof shown, name, strlen(name)));
 }
 
-int cart_kinds_from_object(const struct cart_kind *kind, json_t *line, const char *what,
-                           struct cart_buf *payload, char type[5], struct cart_err *err)
+int cart_kinds_from_json(const struct cart_kind *kind, json_t *line, const char *what,
+                         struct cart_buf *payload, char type[5], struct cart_err *err)
 {
     const struct cart_kind_record *desc = NULL;
     struct cart_buf values[MAX_TENSORS] = {CART_BUF_INIT};
@@ -122,18 +122,5 @@ int cart_kinds_from_object(const struct cart_kind *kind, json_t *line, const cha
 out:
     for (size_t i = 0; i < MAX_TENSORS; i++)
         cart_buf_release(&values[i]);
-    return r;
-}
-
-int cart_kinds_from_json(const struct cart_kind *kind, const char *line, size_t n, const char *what,
-                         struct cart_buf *payload, char type[5], struct cart_err *err)
-{
-    json_t *v;
-    int r;
-
-    if ((r = cart_json_parse(&v, line, n, what, err)) < 0)
-        return r;
-    r = cart_kinds_from_object(kind, v, what, payload, type, err);
-    json_decref(v);
     return r;
 }

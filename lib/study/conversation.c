@@ -9,7 +9,7 @@
 
 static const char *const context_names[] = {"chunk", "document", "corpus"};
 
-const char *cart_context_name(enum cart_context_kind kind)
+static const char *context_name(enum cart_context_kind kind)
 {
     return context_names[kind];
 }
@@ -404,7 +404,7 @@ static int build_fields(json_t **out, const struct cart_conversation *c, struct 
         "{s:I,s:s,s:s,s:I,s:o,s:s,s:o,s:o,s:o,s:o,s:b,s:o,s:o}", "n", (json_int_t)c->n, "split",
         c->held_out ? "held-out" : "train", "seed_type", c->seed_type != NULL ? c->seed_type : "",
         "doc", (json_int_t)c->doc, "chunk", range_json(c->chunk), "context",
-        cart_context_name(c->context), "context_span", range_json(c->context_span), "parts",
+        context_name(c->context), "context_span", range_json(c->context_span), "parts",
         value_or(c->parts, json_array()), "round", value_or(c->round, json_null()), "target_doc",
         value_or(c->target_doc, json_null()), "think", (int)c->think, "messages",
         value_or(c->messages, json_array()), "finish_reasons",

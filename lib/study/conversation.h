@@ -91,6 +91,4 @@ int cart_conversation_parse(struct cart_conversation *c, const struct cart_recor
 int cart_conversation_build(struct cart_buf *payload, const struct cart_conversation *c,
                             bool targets, struct cart_err *err) CART_MUST_USE;
 
-const char *cart_context_name(enum cart_context_kind kind); /* "chunk", "document", "corpus" */
-
 #endif

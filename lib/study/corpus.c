@@ -59,8 +59,9 @@ static void release_doc(struct cart_doc *doc)
     json_decref(doc->fields);
 }
 
-int cart_corpus_add(struct cart_corpus *c, const struct cart_record *rec, size_t V,
-                    const char *what, struct cart_err *err)
+/* Adds one DOC payload (copied); what names it in messages. */
+static int add_record(struct cart_corpus *c, const struct cart_record *rec, size_t V,
+                      const char *what, struct cart_err *err)
 {
     struct cart_payload p;
     struct cart_doc doc = {0};
@@ -100,7 +101,7 @@ int cart_corpus_read(struct cart_corpus *c, struct cart_stream_reader *reader, s
     int r;
 
     while ((r = cart_stream_read(reader, rec, err)) > 0 && strcmp(rec->type, "DOC ") == 0) {
-        if ((r = cart_corpus_add(c, rec, V, what, err)) < 0)
+        if ((r = add_record(c, rec, V, what, err)) < 0)
             return r;
     }
     if (r < 0)

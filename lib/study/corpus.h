@@ -39,10 +39,6 @@ int cart_corpus_read(struct cart_corpus *c, struct cart_stream_reader *r, size_t
                      struct cart_record *rec, struct cart_err *err) CART_MUST_USE;
 void cart_corpus_release(struct cart_corpus *c);
 
-/* Adds one DOC payload (copied); what names it in messages. */
-int cart_corpus_add(struct cart_corpus *c, const struct cart_record *rec, size_t V,
-                    const char *what, struct cart_err *err) CART_MUST_USE;
-
 /* Writes the DOC records from document first on, as they came. */
 int cart_corpus_write(const struct cart_corpus *c, size_t first, struct cart_stream_writer *w,
                       struct cart_err *err) CART_MUST_USE;

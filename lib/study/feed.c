@@ -76,13 +76,13 @@ static int spool_read(struct cart_feed *f, size_t i, struct cart_conversation *c
         done += (size_t)got;
     }
     struct cart_record rec = {"TARG", false, f->payload.data, e.size};
-    return cart_conversation_parse(c, &rec, f->V, &f->corpus, cart_feed_name(f), err);
+    return cart_conversation_parse(c, &rec, f->V, &f->corpus, cart_stream_name(f->in), err);
 }
 
 static int accept(struct cart_feed *f, const struct cart_record *rec, struct cart_conversation *c,
                   struct cart_err *err)
 {
-    const char *name = cart_feed_name(f);
+    const char *name = cart_stream_name(f->in);
     int r = cart_conversation_parse(c, rec, f->V, &f->corpus, name, err);
     if (r < 0)
         return r;
@@ -120,7 +120,7 @@ static int take(struct cart_feed *f, const struct cart_record *rec, struct cart_
     if (r == 0 && c->held_out && f->n > 0)
         r = cart_err_set(err, CART_EFORMAT,
                          "%s: conversation %llu: held out, but not among the first",
-                         cart_feed_name(f), (unsigned long long)c->n);
+                         cart_stream_name(f->in), (unsigned long long)c->n);
     if (r == 0 && c->held_out) {
         if ((r = keep_held_out(f, c, err)) == 0)
             return 0;
@@ -198,11 +198,6 @@ void cart_feed_close(struct cart_feed *f)
     free(f);
 }
 
-const char *cart_feed_name(const struct cart_feed *f)
-{
-    return cart_stream_name(f->in);
-}
-
 const json_t *cart_feed_head(const struct cart_feed *f)
 {
     return cart_stream_head(f->in);
@@ -268,7 +263,7 @@ int cart_feed_next(struct cart_feed *f, struct cart_conversation *c, struct cart
             return r;
     if (f->n == 0)
         return cart_err_set(err, CART_EFORMAT, "%s: no conversation to train on",
-                            cart_feed_name(f));
+                            cart_stream_name(f->in));
     size_t i = (size_t)f->taken;
     if (f->taken >= f->n) {
         if ((r = shuffle(f, f->taken / f->n, err)) < 0)
@@ -311,7 +306,7 @@ int cart_feed_seek(struct cart_feed *f, const struct cart_feed_mark *mark, struc
         return cart_err_set(
             err, CART_EMATCH,
             "%s: another stream: the first %llu training conversations have digest %s, expected %s",
-            cart_feed_name(f), (unsigned long long)here.read, here.digest, mark->digest);
+            cart_stream_name(f->in), (unsigned long long)here.read, here.digest, mark->digest);
     f->taken = mark->taken;
     return 0;
 }

@@ -26,7 +26,6 @@ int cart_feed_open(struct cart_feed **out, const char *path, const struct cart_m
 void cart_feed_close(struct cart_feed *f);
 
 /* All borrowed. */
-const char *cart_feed_name(const struct cart_feed *f);
 const json_t *cart_feed_head(const struct cart_feed *f);
 const struct cart_corpus *cart_feed_corpus(const struct cart_feed *f);
 const struct cart_conversation *const *cart_feed_held_out(const struct cart_feed *f, size_t *n);

@@ -41,8 +41,6 @@ struct cart_init {
                        a function of */
 };
 
-enum cart_init_kind cart_init_kind_of(const char *init);
-
 /* Makes rows for m. corpus: the documents of the stream. warning: see cart_cartridge_open.
  * CART_EUSAGE: p does not fit the corpus, the file or the context. */
 int cart_init_make(struct cart_init *out, const struct cart_model *m,

@@ -15,21 +15,6 @@ float cart_sigmoidf(float x)
     return 1.0f / (1.0f + expf_steps(-x));
 }
 
-/* Near zero x + x^3 P(x^2), minimax on |x| <= 0.64; beyond, from the exponential. */
-float cart_tanhf(float x)
-{
-    float a = fabsf(x), z = x * x, p;
-
-    if (a > 0.625f)
-        return copysignf(1.0f - 2.0f / (expf_steps(2.0f * a) + 1.0f), x);
-    p = fmaf(0.00209284529218f, z, -0.00812310466217f);
-    p = fmaf(p, z, 0.0216789896878f);
-    p = fmaf(p, z, -0.0539428575946f);
-    p = fmaf(p, z, 0.133331757014f);
-    p = fmaf(p, z, -0.333333300499f);
-    return copysignf(fmaf(p * z, a, a), x);
-}
-
 static double from_bits(uint64_t u)
 {
     double x;

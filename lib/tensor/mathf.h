@@ -6,7 +6,6 @@
 
 float cart_expf(float x); /* < 0.9 ulp; +0 for x < -87.3365, +inf above 88.7228, NaN stays NaN */
 float cart_sigmoidf(float x); /* 1 / (1 + exp(-x)), < 2.6 ulp */
-float cart_tanhf(float x);    /* < 1.4 ulp */
 double cart_exp(double x);    /* < 1 ulp, as all of f64 here; for tables, schedules and losses */
 double cart_ln(double x);     /* x > 0 */
 double cart_pow(double x,

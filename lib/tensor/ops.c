@@ -232,20 +232,6 @@ void cart_add(float *y, const float *x, size_t n, struct cart_pool *pool)
     split_run(pool, n, 2, 16, add_span, &e);
 }
 
-static void scale_add_span(const void *ctx, size_t from, size_t to)
-{
-    const struct element *e = ctx;
-
-    e->k->scale_add(e->a + from, e->x + from, e->s, to - from);
-}
-
-void cart_scale_add(float *y, const float *x, float a, size_t n, struct cart_pool *pool)
-{
-    struct element e = {.a = y, .x = x, .s = a, .k = kernels()};
-
-    split_run(pool, n, 2, 16, scale_add_span, &e);
-}
-
 bool cart_all_finite(const float *x, size_t n)
 {
     return kernels()->all_finite(x, n);

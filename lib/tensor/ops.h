@@ -60,9 +60,7 @@ void cart_swiglu_backward(float *dgate, float *dup, const float *dout, const flo
                           const float *up, size_t n, struct cart_pool *pool);
 
 void cart_add(float *y, const float *x, size_t n, struct cart_pool *pool); /* y += x */
-void cart_scale_add(float *y, const float *x, float a, size_t n,
-                    struct cart_pool *pool);    /* y = fmaf(a, x, y) */
-bool cart_all_finite(const float *x, size_t n); /* no NaN, no infinity */
+bool cart_all_finite(const float *x, size_t n);                            /* no NaN, no infinity */
 
 /* Adam without weight decay (Kingma and Ba 2015). g = grad * grad_scale;
  * m = fmaf(b1, m, (1 - b1) * g); v = fmaf(b2, v, ((1 - b2) * g) * g);

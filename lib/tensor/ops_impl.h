@@ -128,12 +128,6 @@ static void add(float *restrict y, const float *restrict x, size_t n)
         y[i] += x[i];
 }
 
-static void scale_add(float *restrict y, const float *restrict x, float a, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        y[i] = __builtin_fmaf(a, x[i], y[i]);
-}
-
 static bool all_finite(const float *x, size_t n)
 {
     uint32_t bad = 0;
@@ -162,8 +156,7 @@ static void adam_step(float *restrict x, float *restrict m, float *restrict v, f
 }
 
 const struct cart_ops_kernels OPS_NAME = {
-    norm_forward, norm_backward, rope,       swiglu_forward, swiglu_backward,
-    add,          scale_add,     all_finite, adam_step,
+    norm_forward, norm_backward, rope, swiglu_forward, swiglu_backward, add, all_finite, adam_step,
 };
 
 #endif

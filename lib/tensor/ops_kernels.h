@@ -19,7 +19,6 @@ struct cart_ops_kernels {
     void (*swiglu_backward)(float *dgate, float *dup, const float *dout, const float *gate,
                             const float *up, size_t n);
     void (*add)(float *y, const float *x, size_t n);
-    void (*scale_add)(float *y, const float *x, float a, size_t n);
     bool (*all_finite)(const float *x, size_t n);
     void (*adam_step)(float *x, float *m, float *v, float *grad, float grad_scale, size_t n,
                       const struct cart_adam *a);

@@ -77,12 +77,6 @@ static void add(float *y, const float *x, size_t n)
         y[i] += x[i];
 }
 
-static void scale_add(float *y, const float *x, float a, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        y[i] = fmaf(a, x[i], y[i]);
-}
-
 static bool all_finite(const float *x, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -105,6 +99,5 @@ static void adam_step(float *x, float *m, float *v, float *grad, float grad_scal
 }
 
 const struct cart_ops_kernels cart_ops_kernels_ref = {
-    norm_forward, norm_backward, rope,       swiglu_forward, swiglu_backward,
-    add,          scale_add,     all_finite, adam_step,
+    norm_forward, norm_backward, rope, swiglu_forward, swiglu_backward, add, all_finite, adam_step,
 };

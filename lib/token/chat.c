@@ -9,8 +9,8 @@ struct cart_chat {
     const struct cart_tokenizer *t;
     const struct cart_chat_profile *profile;
     char digest[65];
-    struct cart_ids system_open, close, assistant_open[2]; /* [1]: with the empty reasoning block */
-    uint32_t think_open, think_close;                      /* or CART_TOKEN_NONE */
+    struct cart_ids system_open, close;
+    uint32_t think_open, think_close; /* or CART_TOKEN_NONE */
 };
 
 static void flush(struct cart_chat_writer *w)
@@ -49,7 +49,8 @@ void cart_chat_write_content(struct cart_chat_writer *w, const char *text, size_
         add(w, text, n);
 }
 
-int cart_chat_writer_finish(struct cart_chat_writer *w)
+/* Tokenises the pending run; the last call of a writer, which releases its memory. */
+static int writer_finish(struct cart_chat_writer *w)
 {
     if (w->text == NULL)
         flush(w);
@@ -97,7 +98,7 @@ static int render(struct cart_chat_job *job, struct cart_err *err)
     }
     if (r == 0 && o->generation_prompt)
         cart_chat_write_generation_prompt(job, o->think);
-    int finished = cart_chat_writer_finish(&job->w);
+    int finished = writer_finish(&job->w);
     return r < 0 ? r : finished;
 }
 
@@ -190,8 +191,7 @@ static int check_controls(const struct cart_chat *c, struct cart_err *err)
 static int precompute(struct cart_chat *c, struct cart_err *err)
 {
     static const struct cart_chat_options none = {.generation_prompt = false};
-    struct cart_ids *const out[] = {&c->system_open, &c->close, &c->assistant_open[0],
-                                    &c->assistant_open[1]};
+    struct cart_ids *const out[] = {&c->system_open, &c->close};
     for (size_t i = 0; i < CART_COUNTOF(out); i++) {
         struct cart_chat_job job = job_for(c, NULL, 0, &none, err);
         job.w.ids = out[i];
@@ -199,11 +199,9 @@ static int precompute(struct cart_chat *c, struct cart_err *err)
             write_bos(&job);
         if (i == 0)
             cart_chat_write_open(&job, "system");
-        else if (i == 1)
-            cart_chat_write_close(&job);
         else
-            cart_chat_write_generation_prompt(&job, i == 2 ? CART_THINK_AUTO : CART_THINK_OFF);
-        int r = cart_chat_writer_finish(&job.w);
+            cart_chat_write_close(&job);
+        int r = writer_finish(&job.w);
         if (r < 0)
             return r;
     }
@@ -240,8 +238,6 @@ void cart_chat_free(struct cart_chat *c)
         return;
     cart_ids_release(&c->system_open);
     cart_ids_release(&c->close);
-    cart_ids_release(&c->assistant_open[0]);
-    cart_ids_release(&c->assistant_open[1]);
     free(c);
 }
 
@@ -270,14 +266,6 @@ const uint32_t *cart_chat_turn_close(const struct cart_chat *c, size_t *n)
 {
     *n = c->close.n;
     return c->close.data;
-}
-
-const uint32_t *cart_chat_assistant_open(const struct cart_chat *c, enum cart_chat_think think,
-                                         size_t *n)
-{
-    const struct cart_ids *ids = &c->assistant_open[think == CART_THINK_OFF];
-    *n = ids->n;
-    return ids->data;
 }
 
 uint32_t cart_chat_end_of_turn(const struct cart_chat *c)

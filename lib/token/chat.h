@@ -77,8 +77,6 @@ int cart_chat_render_text(const struct cart_chat *c, const struct cart_chat_mess
 const uint32_t *cart_chat_system_open(const struct cart_chat *c, size_t *n);
 const uint32_t *cart_chat_turn_close(const struct cart_chat *c,
                                      size_t *n); /* of any turn; its first id ends an answer */
-const uint32_t *cart_chat_assistant_open(const struct cart_chat *c, enum cart_chat_think think,
-                                         size_t *n);
 uint32_t cart_chat_end_of_turn(const struct cart_chat *c); /* what a finished answer ends with */
 bool cart_chat_is_stop(const struct cart_chat *c,
                        uint32_t id); /* end of turn, or any of cart_tokenizer_is_eog */

@@ -23,8 +23,6 @@ struct cart_chat_writer {
 void cart_chat_write_structure(struct cart_chat_writer *w, const char *text);
 /* What came from outside: plain text, whatever it spells. */
 void cart_chat_write_content(struct cart_chat_writer *w, const char *text, size_t n);
-/* Tokenises the pending run; the caller's last call. Releases the writer's own memory. */
-int cart_chat_writer_finish(struct cart_chat_writer *w);
 
 /* A conversation being rendered by a profile. */
 struct cart_chat_job {
@@ -59,8 +57,6 @@ void cart_chat_write_close(struct cart_chat_job *job);
 /* The opened assistant turn that a generation continues. */
 void cart_chat_write_generation_prompt(struct cart_chat_job *job, enum cart_chat_think think);
 
-int cart_chat_render_chatml(struct cart_chat_job *job, struct cart_err *err) CART_MUST_USE;
-int cart_chat_render_llama3(struct cart_chat_job *job, struct cart_err *err) CART_MUST_USE;
 int cart_chat_render_qwen(struct cart_chat_job *job, struct cart_err *err) CART_MUST_USE;
 
 /* Appends v as the templates' tojson writes it: keys in the order given, ", " and ": ", no escapes

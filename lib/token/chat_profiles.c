@@ -5,68 +5,6 @@
 
 #include <string.h>
 
-static const struct cart_chat_profile profiles[] = {
-    {.name = "chatml",
-     .digests = {"153280e3ff55d19da1398bdb3914ee2a51b80429bfaedde11d7d216c39db80f3"},
-     .open = "<|im_start|>",
-     .opened = "\n",
-     .end = "<|im_end|>",
-     .after = "\n",
-     .render = cart_chat_render_chatml},
-    {.name = "smollm2",
-     .digests = {"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788"},
-     .default_system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
-     .open = "<|im_start|>",
-     .opened = "\n",
-     .end = "<|im_end|>",
-     .after = "\n",
-     .render = cart_chat_render_chatml},
-    {.name = "qwen2.5",
-     .digests = {"cd8e9439f0570856fd70470bf8889ebd8b5d1107207f67a5efb46e342330527f"},
-     .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
-     .open = "<|im_start|>",
-     .opened = "\n",
-     .end = "<|im_end|>",
-     .after = "\n",
-     .tools = true,
-     .render = cart_chat_render_qwen},
-    {.name = "qwen3",
-     .digests = {"87a2728cb8dc9fe424d624542f6060ec05a1d285ebbec578bb078900e33396b5"},
-     .open = "<|im_start|>",
-     .opened = "\n",
-     .end = "<|im_end|>",
-     .after = "\n",
-     .tools = true,
-     .thinking = true,
-     .render = cart_chat_render_qwen},
-    {.name = "llama3",
-     .digests = {"c4b949bca331afa7cf5dd66ef647890be7648ff538b969e1678f0131ca35654d"},
-     .open = "<|start_header_id|>",
-     .opened = "<|end_header_id|>\n\n",
-     .end = "<|eot_id|>",
-     .after = "",
-     .starts_with_bos = true,
-     .render = cart_chat_render_llama3},
-};
-
-const struct cart_chat_profile *cart_chat_profile_by_name(const char *name)
-{
-    for (size_t i = 0; i < CART_COUNTOF(profiles); i++)
-        if (strcmp(profiles[i].name, name) == 0)
-            return &profiles[i];
-    return NULL;
-}
-
-const struct cart_chat_profile *cart_chat_profile_by_digest(const char *hex)
-{
-    for (size_t i = 0; i < CART_COUNTOF(profiles); i++)
-        for (size_t k = 0; k < CART_COUNTOF(profiles[i].digests) && profiles[i].digests[k] != NULL;
-             k++)
-            if (strcmp(profiles[i].digests[k], hex) == 0)
-                return &profiles[i];
-    return NULL;
-}
-
 void cart_chat_write_open(struct cart_chat_job *job, const char *role)
 {
     cart_chat_write_structure(&job->w, job->profile->open);
@@ -87,7 +25,7 @@ void cart_chat_write_generation_prompt(struct cart_chat_job *job, enum cart_chat
         cart_chat_write_structure(&job->w, "<think>\n\n</think>\n\n");
 }
 
-int cart_chat_render_chatml(struct cart_chat_job *job, struct cart_err *err)
+static int render_chatml(struct cart_chat_job *job, struct cart_err *err)
 {
     (void)err;
     if (job->profile->default_system != NULL && !job->o->behind && job->n > 0 &&
@@ -131,7 +69,7 @@ static struct cart_text trim(const struct cart_tokenizer *t, struct cart_text s)
     return (struct cart_text){(const char *)first, (size_t)(last - first)};
 }
 
-int cart_chat_render_llama3(struct cart_chat_job *job, struct cart_err *err)
+static int render_llama3(struct cart_chat_job *job, struct cart_err *err)
 {
     (void)err;
     for (size_t i = 0; i < job->n; i++) {
@@ -142,4 +80,66 @@ int cart_chat_render_llama3(struct cart_chat_job *job, struct cart_err *err)
         cart_chat_write_close(job);
     }
     return 0;
+}
+
+static const struct cart_chat_profile profiles[] = {
+    {.name = "chatml",
+     .digests = {"153280e3ff55d19da1398bdb3914ee2a51b80429bfaedde11d7d216c39db80f3"},
+     .open = "<|im_start|>",
+     .opened = "\n",
+     .end = "<|im_end|>",
+     .after = "\n",
+     .render = render_chatml},
+    {.name = "smollm2",
+     .digests = {"872be49dbb638044ad01b60388f48d469ff2980e5f0dccdc22ec907db54d0788"},
+     .default_system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face",
+     .open = "<|im_start|>",
+     .opened = "\n",
+     .end = "<|im_end|>",
+     .after = "\n",
+     .render = render_chatml},
+    {.name = "qwen2.5",
+     .digests = {"cd8e9439f0570856fd70470bf8889ebd8b5d1107207f67a5efb46e342330527f"},
+     .default_system = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.",
+     .open = "<|im_start|>",
+     .opened = "\n",
+     .end = "<|im_end|>",
+     .after = "\n",
+     .tools = true,
+     .render = cart_chat_render_qwen},
+    {.name = "qwen3",
+     .digests = {"87a2728cb8dc9fe424d624542f6060ec05a1d285ebbec578bb078900e33396b5"},
+     .open = "<|im_start|>",
+     .opened = "\n",
+     .end = "<|im_end|>",
+     .after = "\n",
+     .tools = true,
+     .thinking = true,
+     .render = cart_chat_render_qwen},
+    {.name = "llama3",
+     .digests = {"c4b949bca331afa7cf5dd66ef647890be7648ff538b969e1678f0131ca35654d"},
+     .open = "<|start_header_id|>",
+     .opened = "<|end_header_id|>\n\n",
+     .end = "<|eot_id|>",
+     .after = "",
+     .starts_with_bos = true,
+     .render = render_llama3},
+};
+
+const struct cart_chat_profile *cart_chat_profile_by_name(const char *name)
+{
+    for (size_t i = 0; i < CART_COUNTOF(profiles); i++)
+        if (strcmp(profiles[i].name, name) == 0)
+            return &profiles[i];
+    return NULL;
+}
+
+const struct cart_chat_profile *cart_chat_profile_by_digest(const char *hex)
+{
+    for (size_t i = 0; i < CART_COUNTOF(profiles); i++)
+        for (size_t k = 0; k < CART_COUNTOF(profiles[i].digests) && profiles[i].digests[k] != NULL;
+             k++)
+            if (strcmp(profiles[i].digests[k], hex) == 0)
+                return &profiles[i];
+    return NULL;
 }

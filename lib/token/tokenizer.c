@@ -232,16 +232,6 @@ uint32_t cart_tokenizer_bos(const struct cart_tokenizer *t)
     return t->bos;
 }
 
-uint32_t cart_tokenizer_eos(const struct cart_tokenizer *t)
-{
-    return t->eos;
-}
-
-uint32_t cart_tokenizer_pad(const struct cart_tokenizer *t)
-{
-    return t->pad;
-}
-
 bool cart_tokenizer_adds_bos(const struct cart_tokenizer *t)
 {
     return t->add_bos;
@@ -264,12 +254,6 @@ bool cart_tokenizer_is_eog(const struct cart_tokenizer *t, uint32_t id)
         if (t->eog[i] == id)
             return true;
     return false;
-}
-
-const uint32_t *cart_tokenizer_eog(const struct cart_tokenizer *t, size_t *n)
-{
-    *n = t->n_eog;
-    return t->eog;
 }
 
 const char *cart_tokenizer_fingerprint(const struct cart_tokenizer *t)

@@ -117,11 +117,8 @@ struct cart_text cart_tokenizer_string(const struct cart_tokenizer *t, uint32_t 
 /* The id whose vocabulary string is exactly s, or CART_TOKEN_NONE. */
 uint32_t cart_tokenizer_find(const struct cart_tokenizer *t, const char *s, size_t n);
 
-size_t cart_tokenizer_size(const struct cart_tokenizer *t); /* V */
-uint32_t cart_tokenizer_bos(
-    const struct cart_tokenizer *t); /* or CART_TOKEN_NONE; so the next two */
-uint32_t cart_tokenizer_eos(const struct cart_tokenizer *t);
-uint32_t cart_tokenizer_pad(const struct cart_tokenizer *t);
+size_t cart_tokenizer_size(const struct cart_tokenizer *t);   /* V */
+uint32_t cart_tokenizer_bos(const struct cart_tokenizer *t);  /* or CART_TOKEN_NONE */
 bool cart_tokenizer_adds_bos(const struct cart_tokenizer *t); /* a raw prompt starts with bos */
 bool cart_tokenizer_is_control(const struct cart_tokenizer *t,
                                uint32_t id); /* control or unknown */
@@ -129,8 +126,6 @@ bool cart_tokenizer_is_special(const struct cart_tokenizer *t,
                                uint32_t id); /* control, unknown or user-defined */
 /* Ends a generation: eos, eot, and the known end markers of the vocabulary. */
 bool cart_tokenizer_is_eog(const struct cart_tokenizer *t, uint32_t id);
-const uint32_t *cart_tokenizer_eog(const struct cart_tokenizer *t,
-                                   size_t *n); /* the same, rising; borrowed */
 
 /* XXH3-128 over model, pre-tokenizer, tokens, types, merges and special ids: 32 hex digits,
  * borrowed. */

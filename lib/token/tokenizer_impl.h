@@ -62,9 +62,6 @@ struct cart_tokenizer {
     char fingerprint[33];
 };
 
-/* A good 64-bit mix of n bytes; not stable between machines, never stored. */
-uint64_t cart_token_hash(const void *bytes, size_t n);
-
 /* The token of these bytes among the ordinary ones, or CART_TOKEN_NONE. */
 uint32_t cart_token_by_bytes(const struct cart_tokenizer *t, const char *bytes, size_t n);
 

@@ -14,7 +14,6 @@ enum {
 
 #define CART_UNICODE_MAX 0x110000
 
-extern const char cart_unicode_version[]; /* "15.0.0" */
 extern const uint32_t
     cart_unicode_ranges[]; /* [cart_unicode_n_ranges] of first << 8 | class, rising */
 extern const size_t cart_unicode_n_ranges;

@@ -2,8 +2,6 @@
  * first code point << 8 | class, and reaches up to the next entry. */
 #include "token/unicode.h"
 
-const char cart_unicode_version[] = "15.0.0";
-
 const uint32_t cart_unicode_ranges[] = {
     0x00000000, 0x00000904, 0x00000e00, 0x00002004, 0x00002100, 0x00003002, 0x00003a00, 0x00004101,
     0x00005b00, 0x00006101, 0x00007b00, 0x00008504, 0x00008600, 0x0000a004, 0x0000a100, 0x0000aa01,

@@ -17,7 +17,8 @@ static const char *const end_markers[] = {
     "<|end|>",       "<end_of_turn>", "<|return|>", "<|call|>",   "<|end_of_turn|>",
 };
 
-uint64_t cart_token_hash(const void *bytes, size_t n)
+/* A good 64-bit mix of n bytes; not stable between machines, never stored. */
+static uint64_t hash_of(const void *bytes, size_t n)
 {
     const unsigned char *p = bytes;
     uint64_t h = 0x9e3779b97f4a7c15u ^ n;
@@ -84,7 +85,7 @@ static struct cart_string_slot *string_slot(const struct cart_tokenizer *t,
 static uint32_t string_find(const struct cart_tokenizer *t, const struct cart_string_table *table,
                             const char *s, size_t n)
 {
-    const struct cart_string_slot *slot = string_slot(t, table, s, n, cart_token_hash(s, n));
+    const struct cart_string_slot *slot = string_slot(t, table, s, n, hash_of(s, n));
     return slot == NULL || slot->id1 == 0 ? CART_TOKEN_NONE : slot->id1 - 1;
 }
 
@@ -93,7 +94,7 @@ static int string_add(const struct cart_tokenizer *t, const struct cart_string_t
                       struct cart_text s, uint32_t id, struct cart_err *err)
 {
     char shown[64];
-    uint64_t h = cart_token_hash(s.data, s.n);
+    uint64_t h = hash_of(s.data, s.n);
     struct cart_string_slot *slot = string_slot(t, table, s.data, s.n, h);
     if (slot == NULL)
         return cart_err_set(err, CART_EFORMAT, "vocabulary: token %u: too many strings of one hash",

@@ -198,11 +198,13 @@ static void long_prompt(void)
 
     fill(question, 24, 3);
     submit(s, &c[0], question, 24, 150, NULL, NULL);
-    while (!cart_scheduler_idle(s, 0.05) && c[0].tokens < 5)
-        ;
+    pthread_mutex_lock(&lock);
+    while (c[0].tokens < 5 && c[0].ends == 0)
+        pthread_cond_wait(&changed, &lock);
+    pthread_mutex_unlock(&lock);
     fill(prompt, 1800, 4);
     submit(s, &c[1], prompt, 1800, 1, NULL, NULL);
-    (void)cart_scheduler_idle(s, 0.1);
+    nanosleep(&(struct timespec){0, 100000000}, NULL);
     double begin = cart_clock_now();
     fill(question, 24, 5);
     submit(s, &c[2], question, 24, 4, NULL, NULL);

@@ -77,7 +77,8 @@ static struct cart_text *texts(const struct cart_gguf *g, const char *key, size_
 {
     struct cart_err err = {0};
     struct cart_gguf_str *strings = NULL;
-    need(cart_gguf_strings(g, key, &strings, n, &err), &err, key);
+    *n = 0;
+    need(cart_gguf_strings_opt(g, key, &strings, n, &err), &err, key);
     struct cart_text *out = calloc(*n + 1, sizeof *out);
     for (size_t i = 0; i < *n; i++)
         out[i] = (struct cart_text){strings[i].data, strings[i].len};

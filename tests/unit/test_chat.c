@@ -155,7 +155,7 @@ static void test_pieces(void **state)
     for (size_t i = 0; i < CART_COUNTOF(profiles); i++) {
         struct fixture f;
         struct cart_ids whole = CART_IDS_INIT, parts = CART_IDS_INIT;
-        const struct cart_chat_options o = {.generation_prompt = true, .think = CART_THINK_OFF};
+        const struct cart_chat_options o = {.think = CART_THINK_OFF};
         size_t n;
         open_profile(&f, profiles[i]);
         assert_int_equal(cart_chat_render(f.c, msgs, 1, &o, &whole, NULL, NULL), 0);
@@ -164,8 +164,6 @@ static void test_pieces(void **state)
         assert_int_equal(cart_tokenizer_encode(f.v.t, "abc", 3, 0, &parts, NULL, NULL), 0);
         ids = cart_chat_turn_close(f.c, &n);
         assert_int_equal(cart_chat_end_of_turn(f.c), ids[0]);
-        assert_int_equal(cart_ids_add(&parts, ids, n, NULL), 0);
-        ids = cart_chat_assistant_open(f.c, CART_THINK_OFF, &n);
         assert_int_equal(cart_ids_add(&parts, ids, n, NULL), 0);
         assert_int_equal(parts.n, whole.n);
         assert_memory_equal(parts.data, whole.data, whole.n * sizeof *whole.data);

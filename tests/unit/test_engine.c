@@ -131,7 +131,7 @@ static void run_all(struct stream *streams, size_t width, size_t threads)
     need(cart_engine_new(&e, model, pool, 0, &err), &err);
     need(cart_batch_new(&b, e, chat, width, &err), &err);
     while (next < STREAMS || cart_batch_active(b) > 0) {
-        if (next < STREAMS && cart_batch_free_slots(b) > 0) {
+        if (next < STREAMS && cart_batch_active(b) < width) {
             make_stream(&streams[next], next);
             add(b, &streams[next++], NULL, 0);
         }
@@ -185,7 +185,7 @@ static void test_prefix(void **state)
     need(cart_prefix_acquire(e, whole.prompt, 100, &p, &err), &err);
     need(cart_prefix_acquire(e, whole.prompt, 100, &q, &err), &err);
     assert_ptr_equal(p, q);
-    assert_int_equal(cart_engine_hits(e), 1);
+    assert_int_equal(cart_engine_prefilled(e), 100);
     const struct cart_kv_part *part = cart_prefix_part(p);
     memmove(behind.prompt, behind.prompt + 100, (behind.n_prompt - 100) * sizeof *behind.prompt);
     behind.n_prompt -= 100;

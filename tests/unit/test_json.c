@@ -145,17 +145,12 @@ static void test_lookups(void **state)
     assert_int_equal(cart_json_parse(&v, text, strlen(text), "input", &err), 0);
     const char *s = "old";
     uint64_t n = 1;
-    double r = 0;
     bool t = false;
     json_t *child = NULL;
     assert_int_equal(cart_json_string(v, "s", &s, "head", &err), 0);
     assert_string_equal(s, "x");
     assert_int_equal(cart_json_u64(v, "n", 7, &n, "head", &err), 0);
     assert_int_equal(n, 7);
-    assert_int_equal(cart_json_real(v, "r", &r, "head", &err), 0);
-    assert_true(r == 1.5);
-    assert_int_equal(cart_json_real(v, "n", &r, "head", &err), 0);
-    assert_true(r == 7);
     assert_int_equal(cart_json_bool_opt(v, "t", &t, "head", &err), 0);
     assert_true(t);
     assert_int_equal(cart_json_object(v, "o", &child, "head", &err), 0);

@@ -38,6 +38,19 @@
 #define METR "{\"record\":\"metr\",\"loss\":0.1,\"lr\":1e-05,\"step\":4,\"whole\":1.0}"
 #define RNDS "{\"record\":\"rnds\"}"
 
+static int from_text(const struct cart_kind *kind, const char *text, struct cart_buf *payload,
+                     char type[5], struct cart_err *err)
+{
+    json_t *line;
+    int r;
+
+    if ((r = cart_json_parse(&line, text, strlen(text), "x", err)) < 0)
+        return r;
+    r = cart_kinds_from_json(kind, line, "x", payload, type, err);
+    json_decref(line);
+    return r;
+}
+
 static void there_and_back(const char *kind_name, const char *line)
 {
     const struct cart_kind *kind = cart_kind_find(kind_name);
@@ -46,7 +59,7 @@ static void there_and_back(const char *kind_name, const char *line)
     struct cart_err err = {0};
 
     assert_non_null(kind);
-    if (cart_kinds_from_json(kind, line, strlen(line), "x", &payload, rec.type, &err) != 0)
+    if (from_text(kind, line, &payload, rec.type, &err) != 0)
         fail_msg("%s: %s", line, err.msg);
     rec.payload = payload.data;
     rec.size = payload.len;
@@ -78,9 +91,7 @@ static void test_twin_in_any_order(void **state)
     struct cart_record rec = {.skippable = false};
 
     (void)state;
-    assert_int_equal(cart_kinds_from_json(cart_kind_find("tokens"), line, sizeof line - 1, "x",
-                                          &payload, rec.type, NULL),
-                     0);
+    assert_int_equal(from_text(cart_kind_find("tokens"), line, &payload, rec.type, NULL), 0);
     rec.payload = payload.data;
     rec.size = payload.len;
     assert_int_equal(cart_kinds_to_json(cart_kind_find("tokens"), &rec, "x", &text, NULL), 0);
@@ -110,12 +121,10 @@ static void test_twin_refused(void **state)
 
     (void)state;
     for (size_t i = 0; i < CART_COUNTOF(lines); i++)
-        if (cart_kinds_from_json(cart_kind_find("tokens"), lines[i], strlen(lines[i]), "x",
-                                 &payload, type, &err) != CART_EFORMAT)
+        if (from_text(cart_kind_find("tokens"), lines[i], &payload, type, &err) != CART_EFORMAT)
             fail_msg("taken: %s", lines[i]);
     static const char pairs[] = "{\"record\":\"conv\",\"ids\":[1],\"supervised\":[[0,1,2]]}";
-    assert_int_equal(cart_kinds_from_json(cart_kind_find("conversations"), pairs, sizeof pairs - 1,
-                                          "x", &payload, type, &err),
+    assert_int_equal(from_text(cart_kind_find("conversations"), pairs, &payload, type, &err),
                      CART_EFORMAT);
     static const char nan[] =
         "{\"record\":\"targ\",\"ids\":[],\"supervised\":[],\"rows\":[],\"offsets\""
@@ -123,9 +132,7 @@ static void test_twin_refused(void **state)
     struct cart_record rec = {.skippable = false};
     struct cart_payload p;
     cart_buf_reset(&payload);
-    assert_int_equal(cart_kinds_from_json(cart_kind_find("targets"), nan, sizeof nan - 1, "x",
-                                          &payload, rec.type, &err),
-                     0);
+    assert_int_equal(from_text(cart_kind_find("targets"), nan, &payload, rec.type, &err), 0);
     rec.payload = payload.data;
     rec.size = payload.len;
     assert_int_equal(cart_payload_parse(&p, cart_kind_find("targets"), &rec, "x", &err),
@@ -196,7 +203,7 @@ static void rules(const char *kind_name, const char *part, const char *const *li
         struct cart_record rec = {.skippable = false};
         struct cart_payload p;
         cart_buf_reset(&payload);
-        if (cart_kinds_from_json(kind, *lines, strlen(*lines), "x", &payload, rec.type, &err) < 0)
+        if (from_text(kind, *lines, &payload, rec.type, &err) < 0)
             fail_msg("%s", err.msg);
         rec.payload = payload.data;
         rec.size = payload.len;

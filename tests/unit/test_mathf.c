@@ -50,7 +50,7 @@ static float from_bits(uint32_t u)
 
 static void test_f32_accuracy(void **state)
 {
-    double worst_exp = 0, worst_sigmoid = 0, worst_tanh = 0;
+    double worst_exp = 0, worst_sigmoid = 0;
 
     (void)state;
     for (uint32_t u = 0; u < 0xff800000u; u += 1009) {
@@ -65,12 +65,9 @@ static void test_f32_accuracy(void **state)
         if (x > -87)
             worst_sigmoid =
                 fmax(worst_sigmoid, ulps_f32(cart_sigmoidf(x), 1 / (1 + expl(-(long double)x))));
-        if (x != 0)
-            worst_tanh = fmax(worst_tanh, ulps_f32(cart_tanhf(x), tanhl(x)));
     }
     assert_true(worst_exp < 0.9 && worst_exp > 0.5);
     assert_true(worst_sigmoid < 2.6);
-    assert_true(worst_tanh < 1.4);
 }
 
 static void test_f32_ends(void **state)
@@ -87,9 +84,6 @@ static void test_f32_ends(void **state)
     assert_true(cart_sigmoidf(0) == 0.5f && cart_sigmoidf(INFINITY) == 1 &&
                 cart_sigmoidf(-INFINITY) == 0);
     assert_true(isnan(cart_sigmoidf(NAN)));
-    assert_true(cart_tanhf(INFINITY) == 1 && cart_tanhf(-INFINITY) == -1 && isnan(cart_tanhf(NAN)));
-    assert_true(cart_tanhf(-0.0f) == 0 && signbit(cart_tanhf(-0.0f)) &&
-                cart_tanhf(1e-40f) == 1e-40f);
 }
 
 static void test_f64_accuracy(void **state)

@@ -100,7 +100,7 @@ static void test_unicode_file(void **state)
         assert_int_equal(cart_buf_add(&text, block, (size_t)n, NULL), 0);
     archive_read_free(a);
     if (strstr(text.data, "NormalizationTest-15.0.0") == NULL) {
-        printf("# %s: of another Unicode than %s\n", path, cart_unicode_version);
+        printf("# %s: of another Unicode than 15.0.0\n", path);
         cart_buf_release(&text);
         skip();
     }

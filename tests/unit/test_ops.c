@@ -97,8 +97,8 @@ static void step_swiglu_backward(const struct cart_ops_kernels *k, struct arrays
 
 static void step_adds(const struct cart_ops_kernels *k, struct arrays *x, size_t n, bool flag)
 {
+    (void)flag;
     k->add(x->a[0], x->a[1], n);
-    k->scale_add(x->a[2], x->a[3], flag ? 1.7f : -0.3f, n);
 }
 
 static void step_adam(const struct cart_ops_kernels *k, struct arrays *x, size_t n, bool flag)
@@ -229,8 +229,6 @@ static void test_elements(void **state)
         ref->swiglu_backward(a1, b1, c1, a1, b1, N);
         cart_add(c, d, N, pools[p]);
         ref->add(c1, d1, N);
-        cart_scale_add(b, c, 0.3f, N, pools[p]);
-        ref->scale_add(b1, c1, 0.3f, N);
         for (size_t i = 0; i < N; i++)
             c[i] = c1[i] = fabsf(c1[i]);
         cart_adam_step(a, b, c, d, 0.5f, N, &adam, pools[p]);

@@ -112,7 +112,9 @@ static void open_stream(struct stream *s, struct cart_pages *p, uint64_t n)
     int r = cart_lane_open(&s->lane, p, &start, &err);
     if (r == CART_EAGAIN) {
         struct cart_pages_counts c = cart_pages_counts(p);
-        assert_true(c.committed + cart_pages_for(s->first, s->target) > c.total);
+        assert_true(c.committed + (s->first + s->target + CART_PAGE_ROWS - 1) / CART_PAGE_ROWS -
+                        s->first / CART_PAGE_ROWS >
+                    c.total);
         return;
     }
     need(r, &err);
@@ -172,8 +174,6 @@ static void random_lanes(void **state)
     struct cart_pages_counts c = cart_pages_counts(p);
     assert_int_equal(c.committed, 0);
     assert_true(c.evicted > 100 && found > 5000);
-    cart_pages_clear(p);
-    assert_int_equal(cart_pages_counts(p).used, 0);
     print_message("# %zu rows found, %llu pages evicted\n", found, (unsigned long long)c.evicted);
     cart_pages_free(p);
 }

@@ -242,9 +242,9 @@ static void test_tiny(void **state)
                                    json_object_get(c, "ids"), names[k]);
         }
         struct cart_ids ends = CART_IDS_INIT;
-        size_t n;
-        const uint32_t *e = cart_tokenizer_eog(v.t, &n);
-        assert_int_equal(cart_ids_add(&ends, e, n, NULL), 0);
+        for (uint32_t id = 0; id < cart_tokenizer_size(v.t); id++)
+            if (cart_tokenizer_is_eog(v.t, id))
+                assert_int_equal(cart_ids_add(&ends, &id, 1, NULL), 0);
         s.all++;
         s.right += test_ids_equal(&ends, eog, "end markers");
         cart_ids_release(&ends);
