@@ -186,6 +186,9 @@ static void report_end(const struct work *w)
              "mid-sentence); "
              "%zu tokens read, %zu written",
              k->written, k->empty, k->cut, k->unfinished, k->prefilled, k->decoded);
+    if (w->o->study.spec_b > 0)
+        cart_log(CART_LOG_NOTICE, "%zu tokens guessed from the corpus, %zu of them right",
+                 k->guessed, k->right);
 }
 
 static int dry_run(struct work *w, struct cart_err *err)
@@ -343,6 +346,8 @@ int main(int argc, char **argv)
                       "tokens of an answer, at most (default: 160)"),
         CART_OPT_SIZE(0, "gen-batch", &o.study.gen_batch, 1, 1024, "B",
                       "conversations decoded together (default: 16)"),
+        CART_OPT_SIZE(0, "spec-b", &o.study.spec_b, 0, CART_DRAFT_MAX, "K",
+                      "tokens of an answer guessed from the corpus at a time (default: 0)"),
         CART_OPT_STRING(0, "seed-types", &o.seed_types, "LIST",
                         "kinds of messages, TYPE[:WEIGHT],... (default: all, half of them recite)"),
         CART_OPT_ENUM(0, "context", &o.context, "auto|chunk|document|corpus",

@@ -9,6 +9,7 @@
 #include "engine/sampler.h"
 
 struct cart_chat;
+struct cart_draft;
 struct cart_batch;
 
 enum cart_finish {
@@ -38,17 +39,21 @@ struct cart_request {
     const uint32_t *prompt;       /* [n_prompt], at least one token; copied */
     size_t n_prompt, max_tokens;
     struct cart_sampling sampling;
+    const struct cart_draft *draft; /* guesses of what comes next, borrowed until done; NULL: none.
+                                       Its ids are below V. It changes no token */
     cart_batch_token_fn *on_token;
     cart_batch_done_fn *on_done;
     void *ctx;
 };
 
-/* slots: streams at work together, at least 1. stop: the profile whose stop tokens end a stream;
- * borrowed. */
+/* slots: streams at work together, at least 1. ahead: guessed tokens that a step checks for one
+ * stream, at most CART_DRAFT_MAX; 0: no speculation. stop: the profile whose stop tokens end a
+ * stream; borrowed. */
 int cart_batch_new(struct cart_batch **out, struct cart_engine *e, const struct cart_chat *stop,
-                   size_t slots, struct cart_err *err) CART_MUST_USE;
+                   size_t slots, size_t ahead, struct cart_err *err) CART_MUST_USE;
 void cart_batch_free(struct cart_batch *b);
-size_t cart_batch_bytes(const struct cart_model *m, size_t slots); /* without the sessions */
+/* Without the sessions. */
+size_t cart_batch_bytes(const struct cart_model *m, size_t slots, size_t ahead);
 
 /* CART_EAGAIN: no slot is free. CART_EUSAGE: rows and prompt leave no room for a token in the
  * model's context (numbers in the message). Makes room in the session for prompt and max_tokens. */
@@ -57,12 +62,14 @@ int cart_batch_add(struct cart_batch *b, const struct cart_request *req,
 
 size_t cart_batch_active(const struct cart_batch *b);
 
-/* One forward: every decoding stream gets its next token, prompts go on as far as CART_ENGINE_PIECE
- * tokens allow. */
+/* One forward: every decoding stream gets its next token, and more where guesses were right; prompts
+ * go on as far as CART_ENGINE_PIECE tokens allow. */
 int cart_batch_step(struct cart_batch *b, struct cart_err *err) CART_MUST_USE;
 
 /* Tokens so far, for reports. */
 size_t cart_batch_prefilled(const struct cart_batch *b);
 size_t cart_batch_decoded(const struct cart_batch *b);
+size_t cart_batch_guessed(const struct cart_batch *b);
+size_t cart_batch_right(const struct cart_batch *b); /* of the guessed */
 
 #endif

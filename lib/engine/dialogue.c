@@ -38,7 +38,7 @@ int cart_dialogue_new(struct cart_dialogue **out, struct cart_engine *e,
     d->m = cart_engine_model(e);
     d->behind = behind;
     if ((r = cart_model_chat(d->m, &d->chat, err)) < 0 ||
-        (r = cart_batch_new(&d->batch, e, d->chat, 1, err)) < 0 ||
+        (r = cart_batch_new(&d->batch, e, d->chat, 1, 0, err)) < 0 ||
         (r = cart_session_init(&d->session, d->m, parts, n_parts, 64, err)) < 0) {
         cart_dialogue_free(d);
         return r;

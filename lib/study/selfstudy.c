@@ -40,7 +40,8 @@ struct cart_selfstudy {
     const struct cart_plan *plan;
     struct cart_selfstudy_options opt;
     struct cart_batch *batch;
-    struct job *jobs; /* [n_jobs]: conversation n is jobs[n % n_jobs] */
+    struct cart_draft *draft; /* of the corpus; NULL: no speculation */
+    struct job *jobs;         /* [n_jobs]: conversation n is jobs[n % n_jobs] */
     size_t n_jobs;
     struct cart_session *sessions; /* [gen_batch] */
     bool *taken;                   /* [gen_batch] */
@@ -58,7 +59,16 @@ static size_t session_cap(const struct cart_selfstudy_options *o)
 size_t cart_selfstudy_bytes(const struct cart_model *m, const struct cart_selfstudy_options *opt)
 {
     return opt->gen_batch * cart_kv_tail_bytes(m, session_cap(opt)) +
-           cart_batch_bytes(m, opt->gen_batch);
+           cart_batch_bytes(m, opt->gen_batch, opt->spec_b);
+}
+
+static int index_corpus(struct cart_selfstudy *s, struct cart_err *err)
+{
+    int r = cart_draft_new(&s->draft, err);
+
+    for (size_t i = 0; i < s->corpus->n_docs && r == 0; i++)
+        r = cart_draft_add(s->draft, s->corpus->docs[i].tokens, s->corpus->docs[i].n, err);
+    return r;
 }
 
 int cart_selfstudy_new(struct cart_selfstudy **out, struct cart_engine *e,
@@ -90,7 +100,8 @@ int cart_selfstudy_new(struct cart_selfstudy **out, struct cart_engine *e,
         s->jobs[i].session = SIZE_MAX;
     }
     if ((r = cart_model_chat(s->m, &s->chat, err)) < 0 ||
-        (r = cart_batch_new(&s->batch, e, s->chat, opt->gen_batch, err)) < 0)
+        (r = cart_batch_new(&s->batch, e, s->chat, opt->gen_batch, opt->spec_b, err)) < 0 ||
+        (opt->spec_b > 0 && (r = index_corpus(s, err)) < 0))
         goto out;
     for (; s->n_sessions < opt->gen_batch; s->n_sessions++) {
         r = cart_session_init(&s->sessions[s->n_sessions], s->m, NULL, 0, session_cap(opt), err);
@@ -124,6 +135,7 @@ void cart_selfstudy_free(struct cart_selfstudy *s)
         cart_buf_release(&s->jobs[i].message);
     }
     cart_batch_free(s->batch);
+    cart_draft_free(s->draft);
     for (size_t i = 0; i < s->n_sessions; i++)
         cart_session_release(&s->sessions[i]);
     free(s->sessions);
@@ -312,7 +324,8 @@ static int end_loops(void *ctx, const uint32_t *ids, size_t n, struct cart_err *
 }
 
 static int add_request(struct job *j, size_t max_tokens, const struct cart_sampling *sampling,
-                       cart_batch_done_fn *done, struct cart_err *err)
+                       const struct cart_draft *draft, cart_batch_done_fn *done,
+                       struct cart_err *err)
 {
     struct cart_selfstudy *s = j->s;
     const struct cart_request req = {
@@ -321,6 +334,7 @@ static int add_request(struct job *j, size_t max_tokens, const struct cart_sampl
         .n_prompt = s->ids.n,
         .max_tokens = max_tokens,
         .sampling = *sampling,
+        .draft = draft,
         .on_token = end_loops,
         .on_done = done,
         .ctx = j,
@@ -357,7 +371,7 @@ static int asked(void *ctx, const struct cart_generation *g, struct cart_err *er
     if ((r = user_turn(s, j->message.data, j->message.len, &s->ids, err)) < 0)
         return r;
     j->state = JOB_ANSWERING;
-    return add_request(j, s->opt.plan.max_a, &greedy, answered, err);
+    return add_request(j, s->opt.plan.max_a, &greedy, s->draft, answered, err);
 }
 
 /* One of a list ended by NULL, by the numbers of the conversation. */
@@ -392,7 +406,7 @@ static int start_asking(struct job *j, struct cart_err *err)
         return r;
     j->opening_n = j->message.len;
     j->state = JOB_ASKING;
-    return add_request(j, s->opt.plan.max_q, &sampling, asked, err);
+    return add_request(j, s->opt.plan.max_q, &sampling, NULL, asked, err);
 }
 
 /* ---- recite ---- */
@@ -488,6 +502,8 @@ int cart_selfstudy_run(struct cart_selfstudy *s, uint64_t first, uint64_t end,
             return r;
         s->counts.prefilled = cart_batch_prefilled(s->batch) + cart_engine_prefilled(s->e);
         s->counts.decoded = cart_batch_decoded(s->batch);
+        s->counts.guessed = cart_batch_guessed(s->batch);
+        s->counts.right = cart_batch_right(s->batch);
     }
     return 0;
 }

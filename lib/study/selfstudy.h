@@ -6,6 +6,7 @@
 #ifndef CART_STUDY_SELFSTUDY_H
 #define CART_STUDY_SELFSTUDY_H
 
+#include "engine/draft.h"
 #include "engine/engine.h"
 #include "study/plan.h"
 
@@ -13,7 +14,10 @@
 
 struct cart_selfstudy_options {
     struct cart_plan_options plan;
-    size_t gen_batch; /* conversations decoded together; changes no result */
+    /* Neither changes a result. */
+    size_t gen_batch; /* conversations decoded together */
+    size_t spec_b; /* tokens of an answer guessed from the corpus and checked in one step, at most
+                         CART_DRAFT_MAX; 0: none */
 };
 
 struct cart_selfstudy_counts {
@@ -22,6 +26,7 @@ struct cart_selfstudy_counts {
     size_t cut,
         unfinished; /* answers cut at a sentence end; answers that ran into the limit without one */
     size_t prefilled, decoded; /* tokens */
+    size_t guessed, right;     /* of the decoded: from the corpus, and as the model would have it */
 };
 
 struct cart_selfstudy;

@@ -51,6 +51,26 @@ records() {
     cmp whole.conv generic.conv
 }
 
+@test "answers guessed from the corpus: the same bytes" {
+    opts="-n 10 --held-out 3 --chunk 16:32 --max-q 10 --max-a 60 --seed 5"
+    # A random model says nothing of the corpus; runs of every token make it hear three of a kind somewhere.
+    cart-view corpus.tokens | jq -c 'if .doc == 1 then .tokens += [range(300) as $i | range(6) | $i] else . end' > more.jsonl
+    cart-view --pack -q -o corpus.tokens more.jsonl
+    study -o whole.conv corpus.tokens
+    for k in 1 4 32; do
+        # shellcheck disable=SC2086
+        cart-selfstudy $opts --spec-b $k --gen-batch $k -o guessed.conv corpus.tokens 2> log
+        cmp whole.conv guessed.conv
+        grep -Eq '[1-9][0-9]* tokens guessed from the corpus' log
+    done
+    cart-teacher -q -o whole.targets whole.conv
+    study --targets --spec-b 8 --shard 1/2 -o 1.targets corpus.tokens
+    study --targets --shard 2/2 -o 2.targets corpus.tokens
+    cart-view --cat -o joined.targets 1.targets 2.targets
+    cmp whole.targets joined.targets
+    cart_must_fail 2 cart-selfstudy --spec-b 33 corpus.tokens
+}
+
 @test "conversation n does not depend on how many there are" {
     study -o a.conv corpus.tokens
     cart-selfstudy -q -n 4 --held-out 3 --chunk 16:32 --max-q 10 --max-a 12 --seed 5 -o b.conv corpus.tokens

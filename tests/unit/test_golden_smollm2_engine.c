@@ -169,7 +169,7 @@ static void test_greedy(void **state)
         skip();
     }
     assert_int_equal(json_array_size(g1), 8);
-    need(cart_batch_new(&b, f.e, f.chat, 8, &f.err), &f.err);
+    need(cart_batch_new(&b, f.e, f.chat, 8, 0, &f.err), &f.err);
     for (size_t i = 0; i < 8; i++)
         start(&f, b, &streams[i], json_array_get(g1, i));
     while (cart_batch_active(b) > 0)
