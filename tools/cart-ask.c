@@ -2,11 +2,11 @@
  * or a chat line by line; with --compare the same question all three ways. Reads questions and
  * documents, writes text; changes nothing. */
 #include "base/clock.h"
-#include "base/columns.h"
 #include "base/opt.h"
 #include "cartridge/cartridge.h"
-#include "engine/dialogue.h"
-#include "format/docs.h"
+#include "engine/compare.h"
+#include "format/docs_words.h"
+#include "format/text.h"
 #include "study/context.h"
 
 #include <stdlib.h>
@@ -33,17 +33,8 @@ struct work {
     const struct cart_kv_part **parts;  /* of all cartridges in order */
     size_t n_parts;
     struct cart_ids text; /* the context turn of --text */
-    size_t text_tokens;
     struct cart_prefix *prefix;
     const struct cart_kv_part *text_part;
-};
-
-/* One way of answering. */
-struct arm {
-    const char *name;
-    char why_not[512]; /* "" if there is an answer */
-    struct cart_buf answer;
-    struct cart_dialogue_answer a;
 };
 
 /* ---- what stands before the question ---- */
@@ -74,36 +65,24 @@ static int open_cartridges(struct work *w, struct cart_err *err)
     return 0;
 }
 
-/* The context turn with the tokens of all documents of --text. */
+static void say(enum cart_log_level level, const char *text)
+{
+    cart_log(level, "%s", text);
+}
+
+/* The context turn over all documents of --text. */
 static int read_text(struct work *w, struct cart_err *err)
 {
-    const struct cart_docs_options none = {0};
+    struct cart_docs_words words = {.say = say};
+    const struct cart_docs_options o = {.report = cart_docs_words_note, .report_ctx = &words};
     struct cart_docs *docs = NULL;
-    struct cart_document doc;
-    struct cart_corpus corpus = CART_CORPUS_INIT;
-    struct cart_ids ids = CART_IDS_INIT;
-    struct cart_doc all = {0};
+    size_t tokens;
     int r;
-    if ((r = cart_docs_open(&docs, w->o->texts.items, w->o->texts.n, &none, err)) < 0)
-        return r;
-    while ((r = cart_docs_next(docs, &doc, err)) == 1) {
-        r = cart_tokenizer_encode(cart_model_tokenizer(w->m), doc.text, doc.n_text, 0, &ids, NULL,
-                                  err);
-        if (r < 0)
-            break;
-    }
-    if (r == 0 && ids.n == 0)
-        r = cart_err_set(err, CART_EFORMAT, "%s: expected text, found none", w->o->texts.items[0]);
-    if (r == 0) {
-        all.tokens = ids.data;
-        all.n = corpus.tokens = w->text_tokens = ids.n;
-        corpus.docs = &all;
-        corpus.n_docs = 1;
-        r = cart_context_build(&w->text, w->chat, &corpus, CART_CONTEXT_DOCUMENT, 0,
-                               (struct cart_range){0, ids.n}, err);
-    }
+    if ((r = cart_docs_open(&docs, w->o->texts.items, w->o->texts.n, &o, err)) == 0 &&
+        (r = cart_context_read(&w->text, w->chat, cart_model_tokenizer(w->m), docs, &tokens,
+                               err)) == 0)
+        r = cart_docs_words_end(&words, cart_docs_stats(docs), tokens, err);
     cart_docs_close(docs);
-    cart_ids_release(&ids);
     return r;
 }
 
@@ -157,15 +136,29 @@ static int answer(struct cart_dialogue *d, const struct options *o, const char *
                   struct cart_err *err)
 {
     struct cart_dialogue_answer a;
+    char figures[128];
     int r = cart_dialogue_ask(d, text, n, &o->sampling, o->max_tokens, print_text, NULL, &a, err);
     if (r < 0 || (r = print_text(NULL, "\n", 1, err)) < 0)
         return r;
     if (a.finish == CART_FINISH_LENGTH)
         cart_log(CART_LOG_INFO, "the answer was cut after %zu tokens", a.tokens);
-    cart_log(CART_LOG_INFO,
-             "first token after %.2f s, %.1f tokens/s, %zu rows, %.1f MiB of keys and values",
-             a.first, a.tokens > 1 ? (double)(a.tokens - 1) / (a.seconds - a.first) : 0.0, a.rows,
-             (double)a.kv_bytes / 1048576.0);
+    cart_comparison_figures(&a, figures, sizeof figures);
+    cart_log(CART_LOG_INFO, "%s", figures);
+    return 0;
+}
+
+/* A message that cannot be answered ends a chat from a file; a person may try another. */
+static int chat_line(struct cart_dialogue *d, const struct options *o, size_t number,
+                     const char *line, size_t n, bool terminal, struct cart_err *err)
+{
+    char what[32];
+    snprintf(what, sizeof what, "line %zu", number);
+    int r = cart_text_check(what, line, n, err);
+    if (r == 0 && (r = answer(d, o, line, n, err)) != CART_EUSAGE)
+        return r;
+    if (!terminal)
+        return r;
+    cart_log(CART_LOG_WARNING, "%s", err->msg);
     return 0;
 }
 
@@ -178,7 +171,7 @@ static int chat(struct cart_dialogue *d, const struct options *o, struct cart_er
     int r = 0;
     if (terminal)
         cart_log(CART_LOG_NOTICE, "one message a line; /quit ends");
-    for (;;) {
+    for (size_t number = 1; r == 0; number++) {
         if (terminal) {
             fputs("> ", stderr);
             fflush(stderr);
@@ -189,8 +182,8 @@ static int chat(struct cart_dialogue *d, const struct options *o, struct cart_er
             n--;
         if (n == 5 && memcmp(line, "/quit", 5) == 0)
             break;
-        if (n > 0 && (r = answer(d, o, line, (size_t)n, err)) < 0)
-            break;
+        if (n > 0)
+            r = chat_line(d, o, number, line, (size_t)n, terminal, err);
     }
     if (r == 0 && ferror(stdin))
         r = cart_err_sys(err, "standard input");
@@ -214,33 +207,6 @@ static int converse(struct work *w, struct cart_err *err)
 
 /* ---- side by side ---- */
 
-static int collect(void *ctx, const char *text, size_t n, struct cart_err *err)
-{
-    return cart_buf_add(ctx, text, n, err);
-}
-
-/* A question that does not fit is a finding, not a failure. */
-static int ask_arm(struct work *w, struct arm *arm, const struct cart_kv_part *const *parts,
-                   size_t n_parts, bool behind, struct cart_err *err)
-{
-    const struct options *o = w->o;
-    struct cart_dialogue *d = NULL;
-    int r = cart_dialogue_new(&d, w->e, parts, n_parts, behind, err);
-    if (r == 0)
-        r = cart_dialogue_ask(d, o->question, strlen(o->question), &o->sampling, o->max_tokens,
-                              collect, &arm->answer, &arm->a, err);
-    cart_dialogue_free(d);
-    return r;
-}
-
-static int excuse(struct arm *arm, int r, const struct cart_err *err)
-{
-    if (r != CART_EUSAGE)
-        return r;
-    snprintf(arm->why_not, sizeof arm->why_not, "%s", err->msg);
-    return 0;
-}
-
 static size_t terminal_width(void)
 {
     struct winsize size;
@@ -249,77 +215,37 @@ static size_t terminal_width(void)
     return size.ws_col;
 }
 
-static const char *arm_text(const struct arm *a)
+/* Reading the text is a part of the wait for the first token; a text that does not fit is a
+ * finding. */
+static int compare_text(struct work *w, struct cart_comparison *c, struct cart_err *err)
 {
-    return a->why_not[0] ? a->why_not : a->answer.len ? a->answer.data : "";
-}
-static void arm_figures(const struct arm *a, char *out, size_t cap)
-{
-    if (a->why_not[0] != '\0')
-        snprintf(out, cap, "no answer");
-    else
-        snprintf(out, cap, "first token %.2f s, %.1f tokens/s, %zu rows, %.2f MiB", a->a.first,
-                 a->a.tokens > 1 ? (double)(a->a.tokens - 1) / (a->a.seconds - a->a.first) : 0.0,
-                 a->a.rows, (double)a->a.kv_bytes / 1048576.0);
-}
-
-static int print_columns(const struct arm *arms, size_t n, size_t width, struct cart_err *err)
-{
-    const char *names[3], *figures[3], *answers[3];
-    char text[3][128];
-    struct cart_buf out = CART_BUF_INIT;
-    int r;
-    for (size_t i = 0; i < n; i++) {
-        arm_figures(&arms[i], text[i], sizeof text[i]);
-        names[i] = arms[i].name;
-        figures[i] = text[i];
-        answers[i] = arm_text(&arms[i]);
-    }
-    if ((r = cart_columns_add(&out, names, n, width, err)) == 0 &&
-        (r = cart_columns_add(&out, figures, n, width, err)) == 0 &&
-        (r = cart_columns_add(&out, answers, n, width, err)) == 0)
-        r = print_text(NULL, out.data, out.len, err);
-    cart_buf_release(&out);
-    return r;
+    static const char name[] = "text in context";
+    double start = cart_clock_now();
+    int r = put_text_in_context(w, err);
+    double reading = cart_clock_now() - start;
+    if (r != CART_EUSAGE)
+        return r < 0 ? r : cart_comparison_ask(c, name, &w->text_part, 1, true, reading, err);
+    cart_comparison_excuse(c, name, err->msg);
+    return 0;
 }
 
 static int compare(struct work *w, struct cart_err *err)
 {
-    struct arm arms[3] = {{.name = "bare"}};
-    size_t n = 1;
-    int r = excuse(&arms[0], ask_arm(w, &arms[0], NULL, 0, false, err), err);
-    if (r == 0 && w->o->texts.n > 0) {
-        struct arm *arm = &arms[n++];
-        arm->name = "text in context";
-        double start = cart_clock_now();
-        r = put_text_in_context(w, err);
-        double reading = cart_clock_now() - start;
-        if (r == 0)
-            r = ask_arm(w, arm, &w->text_part, 1, true, err);
-        /* Reading the text is a part of the wait for the first token. */
-        arm->a.first += reading;
-        arm->a.seconds += reading;
-        r = excuse(arm, r, err);
-    }
-    if (r == 0 && w->n_parts > 0) {
-        arms[n].name = "cartridge";
-        r = excuse(&arms[n], ask_arm(w, &arms[n], w->parts, w->n_parts, true, err), err);
-        n++;
-    }
-    size_t width = terminal_width();
-    if (r == 0 && width >= 40 * n && n > 1) {
-        printf("%s\n\n", w->o->question);
-        r = print_columns(arms, n, width, err);
-    } else if (r == 0) {
-        printf("%s\n", w->o->question);
-        for (size_t i = 0; i < n; i++) {
-            char figures[128];
-            arm_figures(&arms[i], figures, sizeof figures);
-            printf("\n[%s: %s]\n%s\n", arms[i].name, figures, arm_text(&arms[i]));
-        }
-    }
-    for (size_t i = 0; i < n; i++)
-        cart_buf_release(&arms[i].answer);
+    const struct options *o = w->o;
+    struct cart_comparison *c = NULL;
+    struct cart_buf out = CART_BUF_INIT;
+    int r;
+    if ((r = cart_comparison_new(&c, w->e, o->question, &o->sampling, o->max_tokens, err)) < 0)
+        return r;
+    r = cart_comparison_ask(c, "bare", NULL, 0, false, 0.0, err);
+    if (r == 0 && o->texts.n > 0)
+        r = compare_text(w, c, err);
+    if (r == 0 && w->n_parts > 0)
+        r = cart_comparison_ask(c, "cartridge", w->parts, w->n_parts, true, 0.0, err);
+    if (r == 0 && (r = cart_comparison_print(c, terminal_width(), &out, err)) == 0)
+        r = print_text(NULL, out.data, out.len, err);
+    cart_buf_release(&out);
+    cart_comparison_free(c);
     return r;
 }
 
@@ -338,6 +264,9 @@ static int check(const struct options *o, struct cart_err *err)
 {
     if (o->compare && o->question == NULL)
         return cart_err_set(err, CART_EUSAGE, "--compare: expected a question");
+    if (o->compare && o->cartridges.n == 0 && o->texts.n == 0)
+        return cart_err_set(err, CART_EUSAGE,
+                            "--compare: expected -c or --text to compare the bare model with");
     if (!o->compare && o->cartridges.n > 0 && o->texts.n > 0)
         return cart_err_set(err, CART_EUSAGE, "-c and --text: expected one of them, or --compare");
     const struct cart_sampling *s = &o->sampling;
@@ -346,7 +275,7 @@ static int check(const struct options *o, struct cart_err *err)
                             "--top-k, --top-p, --min-p and --seed go with a --temperature above 0");
     if (o->question != NULL && o->question[0] == '\0')
         return cart_err_set(err, CART_EUSAGE, "expected a question, found an empty one");
-    return 0;
+    return o->question ? cart_text_check("question", o->question, strlen(o->question), err) : 0;
 }
 
 int main(int argc, char **argv)

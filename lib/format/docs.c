@@ -212,9 +212,7 @@ static int mend(struct cart_docs *d, struct cart_document *made, size_t valid, s
     int r;
 
     if (d->o.invalid == CART_DOCS_FAIL)
-        return cart_err_set(err, CART_EFORMAT,
-                            "%s: expected UTF-8, found byte 0x%02x at offset %zu", made->path,
-                            (unsigned char)made->bytes[at], at);
+        return cart_text_check(made->path, made->bytes, made->size, err);
     if (d->o.invalid == CART_DOCS_SKIP) {
         snprintf(detail, sizeof detail, "byte %zu is no UTF-8: convert it with iconv -t UTF-8", at);
         note(d, CART_DOCS_NOT_UTF8, made->path, detail);

@@ -78,6 +78,16 @@ size_t cart_text_valid(const char *s, size_t n)
     return n;
 }
 
+int cart_text_check(const char *what, const char *s, size_t n, struct cart_err *err)
+{
+    size_t at = cart_text_valid(s, n);
+
+    if (at == n)
+        return 0;
+    return cart_err_set(err, CART_EFORMAT, "%s: expected UTF-8, found byte 0x%02x at offset %zu",
+                        what, (unsigned char)s[at], at);
+}
+
 size_t cart_text_subpart(const char *s, size_t n)
 {
     bool whole;

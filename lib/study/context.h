@@ -10,7 +10,9 @@
 #include "study/corpus.h"
 
 struct cart_chat;
+struct cart_docs;
 struct cart_ids;
+struct cart_tokenizer;
 
 /* Appends the turn's ids to out. doc is unused for CART_CONTEXT_CORPUS. span must lie within the
  * text (asserts): parsed conversations have been checked. */
@@ -22,5 +24,11 @@ int cart_context_build(struct cart_ids *out, const struct cart_chat *chat,
 int cart_context_of(struct cart_ids *out, const struct cart_chat *chat,
                     const struct cart_corpus *corpus, const struct cart_conversation *c,
                     struct cart_err *err) CART_MUST_USE;
+
+/* The same turn over documents that no stream holds: reads docs to the end and appends the turn
+ * over all of their text to out. *tokens: of the text. Errors as in cart_docs_next. */
+int cart_context_read(struct cart_ids *out, const struct cart_chat *chat,
+                      const struct cart_tokenizer *tokenizer, struct cart_docs *docs,
+                      size_t *tokens, struct cart_err *err) CART_MUST_USE;
 
 #endif

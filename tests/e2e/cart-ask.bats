@@ -73,7 +73,10 @@ setup() {
 }
 
 @test "usage, foreign files and other models" {
-    cart_must_fail 2 cart-ask --compare
+    cart_must_fail 2 cart-ask --compare 2>log
+    cart_has log 'expected a question'
+    cart_must_fail 2 cart-ask --compare 'How?' 2>log
+    cart_has log '--compare: expected -c or --text'
     cart_must_fail 2 cart-ask ''
     cart_must_fail 2 cart-ask one two
     for option in '--seed 1' '--top-k 5' '--top-p 0.5' '--min-p 0.1'; do
@@ -85,6 +88,41 @@ setup() {
     cart_must_fail 5 cart-ask -c absent.safetensors 'How?'
     cart_tiny qwen3
     cart_must_fail 4 cart-ask -c c.safetensors 'How?'
+}
+
+@test "documents passed over are named, as cart-tokenize names them" {
+    mkdir docs
+    cp a.txt docs/
+    printf 'bad \377 byte' > docs/latin
+    printf '%%PDF-1.4' > docs/paper.pdf
+    cart-ask --text docs --max-tokens 8 'How often?' > with 2> log
+    cart_has log 'docs/latin: passed over: byte 4 is no UTF-8'
+    cart_has log 'docs/paper.pdf: passed over: PDF'
+    cart_has log 'passed over 2: '
+    cart-tokenize --count docs 2> words > /dev/null
+    cart_equal "$(sed 's/^cart-tokenize: //' words)" "$(sed 's/^cart-ask: //' log)"
+    cart-ask --text a.txt --max-tokens 8 'How often?' > without
+    cmp with without
+    cart_must_fail 3 cart-ask --text docs/latin 'How often?' 2> log
+    cart_has log 'found none (passed over: 1 not UTF-8)'
+}
+
+@test "a question that is no UTF-8 is refused" {
+    cart_must_fail 3 cart-ask $'caf\xe9?' 2> log
+    cart_has log 'question: expected UTF-8, found byte 0xe9 at offset 3'
+    printf 'One\ncaf\351?\nTwo\n' | cart_must_fail 3 cart-ask --max-tokens 4 > out 2> log
+    cart_has log 'line 2: expected UTF-8, found byte 0xe9 at offset 3'
+    cart_equal "$(cart-ask --max-tokens 4 One)" "$(cat out)"
+}
+
+@test "a chat on a terminal says what it cannot answer and goes on" {
+    cart_need_tool script
+    printf 'caf\351\nOne\n/quit\n' > keys
+    timeout 60 script -qec 'cart-ask --max-tokens 4' /dev/null < keys > out
+    cart_has out 'line 1: expected UTF-8'
+    cart-ask --max-tokens 4 One > want
+    tr -d '\r' < out > plain
+    cart_has plain "$(cat want)"
 }
 
 @test "a full disk is reported, a closed pipe is silent" {
