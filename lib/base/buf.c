@@ -65,7 +65,7 @@ void cart_buf_release(struct cart_buf *b)
     *b = (struct cart_buf)CART_BUF_INIT;
 }
 
-int cart_array_reserve(void **items, size_t *cap, size_t need, size_t size, struct cart_err *err)
+int cart_array_reserve(void *items, size_t *cap, size_t need, size_t size, struct cart_err *err)
 {
     if (need <= *cap)
         return 0;
@@ -75,10 +75,12 @@ int cart_array_reserve(void **items, size_t *cap, size_t need, size_t size, stru
     size_t bytes;
     if (!cart_size_mul(grown, size, &bytes))
         return cart_err_memory(err, "array", SIZE_MAX);
-    void *p = realloc(*items, bytes);
-    if (!p)
+    void *p;
+    /* The pointer has the type of its elements, whatever that is. */
+    memcpy(&p, items, sizeof p);
+    if (!(p = realloc(p, bytes)))
         return cart_err_memory(err, "array", bytes);
-    *items = p;
+    memcpy(items, &p, sizeof p);
     *cap = grown;
     return 0;
 }

@@ -26,9 +26,9 @@ int cart_buf_reserve(struct cart_buf *b, size_t extra, struct cart_err *err) CAR
 void cart_buf_reset(struct cart_buf *b); /* len = 0, memory kept */
 void cart_buf_release(struct cart_buf *b);
 
-/* Grows an array: makes *items (elements of size bytes, *cap of them) hold at least need elements.
- */
-int cart_array_reserve(void **items, size_t *cap, size_t need, size_t size,
+/* Grows an array on the heap: the pointer at items, to elements of size bytes and of any type, then
+ * has room for *cap >= need of them. On failure nothing has changed. */
+int cart_array_reserve(void *items, size_t *cap, size_t need, size_t size,
                        struct cart_err *err) CART_MUST_USE;
 
 #endif

@@ -100,9 +100,7 @@ static int set_choice(const struct cart_opt *o, const char *text, struct cart_er
 static int add_item(const struct cart_opt *o, const char *text, struct cart_err *err)
 {
     struct cart_opt_list *list = o->value;
-    void *items = list->items;
-    int r = cart_array_reserve(&items, &list->cap, list->n + 1, sizeof *list->items, err);
-    list->items = items;
+    int r = cart_array_reserve(&list->items, &list->cap, list->n + 1, sizeof *list->items, err);
     if (r < 0)
         return r;
     list->items[list->n++] = text;

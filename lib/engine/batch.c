@@ -159,9 +159,7 @@ int cart_batch_add(struct cart_batch *b, const struct cart_request *req, struct 
         return r;
     size_t room = m->context - rows - req->n_prompt;
     size_t max_tokens = req->max_tokens < room ? req->max_tokens : room;
-    void *items = s->ids;
-    r = cart_array_reserve(&items, &s->ids_cap, req->n_prompt + max_tokens, sizeof *s->ids, err);
-    s->ids = items;
+    r = cart_array_reserve(&s->ids, &s->ids_cap, req->n_prompt + max_tokens, sizeof *s->ids, err);
     if (r < 0 || (r = cart_session_reserve(req->session, m, req->n_prompt + max_tokens, err)) < 0)
         return r;
     memcpy(s->ids, req->prompt, req->n_prompt * sizeof *s->ids);

@@ -75,18 +75,14 @@ static int grow(struct cart_draft *d, struct cart_err *err)
 
 int cart_draft_add(struct cart_draft *d, const uint32_t *ids, size_t n, struct cart_err *err)
 {
-    void *a = d->ids;
-    void *b = d->prev;
     size_t need;
 
     if (!cart_size_add(d->n, n, &need) || need >= UINT32_MAX)
         return cart_err_memory(err, "an index of drafts", 0);
-    int r = cart_array_reserve(&a, &d->ids_cap, need, sizeof *d->ids, err);
-    d->ids = a;
+    int r = cart_array_reserve(&d->ids, &d->ids_cap, need, sizeof *d->ids, err);
     if (r < 0)
         return r;
-    r = cart_array_reserve(&b, &d->prev_cap, need, sizeof *d->prev, err);
-    d->prev = b;
+    r = cart_array_reserve(&d->prev, &d->prev_cap, need, sizeof *d->prev, err);
     if (r < 0)
         return r;
     for (size_t i = 0; i < n; i++) {

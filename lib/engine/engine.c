@@ -145,10 +145,8 @@ int cart_prefix_acquire(struct cart_engine *e, const uint32_t *ids, size_t n,
             return 0;
         }
     }
-    void *items = e->prefixes;
-    int r =
-        cart_array_reserve(&items, &e->prefixes_cap, e->n_prefixes + 1, sizeof *e->prefixes, err);
-    e->prefixes = items;
+    int r = cart_array_reserve(&e->prefixes, &e->prefixes_cap, e->n_prefixes + 1,
+                               sizeof *e->prefixes, err);
     struct cart_prefix *p = NULL;
     if (r < 0 || (r = prefix_new(e, ids, n, &p, err)) < 0)
         return r;

@@ -63,35 +63,29 @@ struct cart_constraint {
 
 static uint32_t add_node(struct cart_constraint *c, struct cart_node node)
 {
-    void *items = c->nodes;
-
     if (c->failed || c->n_nodes >= CART_GRAMMAR_NODES_MAX) {
         c->too_large = c->too_large || !c->failed;
         c->failed = true;
         return 0;
     }
-    if (cart_array_reserve(&items, &c->nodes_cap, c->n_nodes + 1, sizeof *c->nodes, NULL) < 0) {
+    if (cart_array_reserve(&c->nodes, &c->nodes_cap, c->n_nodes + 1, sizeof *c->nodes, NULL) < 0) {
         c->failed = true;
         return 0;
     }
-    c->nodes = items;
     c->nodes[c->n_nodes] = node;
     return (uint32_t)c->n_nodes++;
 }
 
 static uint32_t add_set(struct cart_constraint *c, const struct byte_set *set)
 {
-    void *items = c->sets;
-
     for (size_t i = 0; i < c->n_sets; i++) {
         if (memcmp(&c->sets[i], set, sizeof *set) == 0)
             return (uint32_t)i;
     }
-    if (cart_array_reserve(&items, &c->sets_cap, c->n_sets + 1, sizeof *c->sets, NULL) < 0) {
+    if (cart_array_reserve(&c->sets, &c->sets_cap, c->n_sets + 1, sizeof *c->sets, NULL) < 0) {
         c->failed = true;
         return 0;
     }
-    c->sets = items;
     c->sets[c->n_sets] = *set;
     return (uint32_t)c->n_sets++;
 }
@@ -186,14 +180,11 @@ void cart_grammar_close(struct cart_constraint *c, uint32_t loop, uint32_t again
 
 uint32_t cart_grammar_rule(struct cart_constraint *c)
 {
-    void *items = c->rules;
-
     if (c->failed ||
-        cart_array_reserve(&items, &c->rules_cap, c->n_rules + 1, sizeof *c->rules, NULL) < 0) {
+        cart_array_reserve(&c->rules, &c->rules_cap, c->n_rules + 1, sizeof *c->rules, NULL) < 0) {
         c->failed = true;
         return 0;
     }
-    c->rules = items;
     c->rules[c->n_rules] = 0;
     return (uint32_t)c->n_rules++;
 }
@@ -305,13 +296,11 @@ static int push(struct cart_constraint *c, uint32_t node, uint32_t below, uint32
                 struct cart_err *err)
 {
     struct index *x = &c->frame_index;
-    void *items = c->frames;
     int r = index_grow(c, x, frame_hash, err);
 
-    if (r < 0 || (r = cart_array_reserve(&items, &c->frames_cap, c->n_frames + 1, sizeof *c->frames,
-                                         err)) < 0)
+    if (r < 0 || (r = cart_array_reserve(&c->frames, &c->frames_cap, c->n_frames + 1,
+                                         sizeof *c->frames, err)) < 0)
         return r;
-    c->frames = items;
     c->frames[c->n_frames] = (struct frame){node, below};
     size_t at = frame_hash(c, (uint32_t)c->n_frames) & (x->cap - 1);
     for (; x->slots[at] != 0; at = (at + 1) & (x->cap - 1)) {
@@ -341,7 +330,6 @@ static int by_config(const void *a, const void *b)
 static int intern(struct cart_constraint *c, size_t first, uint32_t *out, struct cart_err *err)
 {
     struct index *x = &c->state_index;
-    void *items = c->states;
     size_t n = c->n_configs - first;
     int r = index_grow(c, x, state_hash, err);
 
@@ -351,10 +339,9 @@ static int intern(struct cart_constraint *c, size_t first, uint32_t *out, struct
     if (c->n_states >= CART_GRAMMAR_STATES_MAX)
         return cart_err_set(err, CART_ESYS, "the constraint needs more than %zu states",
                             CART_GRAMMAR_STATES_MAX);
-    if ((r = cart_array_reserve(&items, &c->states_cap, c->n_states + 1, sizeof *c->states, err)) <
-        0)
+    if ((r = cart_array_reserve(&c->states, &c->states_cap, c->n_states + 1, sizeof *c->states,
+                                err)) < 0)
         return r;
-    c->states = items;
     qsort(c->configs + first, n, sizeof *c->configs, by_config);
     c->states[c->n_states] = (struct state){(uint32_t)first, (uint32_t)n, NULL, NULL};
     size_t at = state_hash(c, (uint32_t)c->n_states) & (x->cap - 1);
@@ -430,9 +417,8 @@ static int close_over(struct cart_constraint *c, uint32_t *out, struct cart_err 
             r = lead_on(c, at, err);
             continue;
         }
-        void *items = c->configs;
-        r = cart_array_reserve(&items, &c->configs_cap, c->n_configs + 1, sizeof *c->configs, err);
-        c->configs = items;
+        r = cart_array_reserve(&c->configs, &c->configs_cap, c->n_configs + 1, sizeof *c->configs,
+                               err);
         if (r == 0)
             c->configs[c->n_configs++] = at;
     }

@@ -48,31 +48,6 @@ struct cart_pages {
 
 /* ---- memory ---- */
 
-static void tail_layout(struct cart_arena *a, struct cart_kv_tail *t, const struct cart_model *m,
-                        size_t cap)
-{
-    float **k = cart_arena_push(a, m->L, sizeof *k);
-    float **v = cart_arena_push(a, m->L, sizeof *v);
-
-    for (size_t l = 0; l < m->L; l++) {
-        size_t width = cart_layer_kv_width(&m->layers[l]);
-        size_t n = 0;
-        if (!cart_size_mul(cap, width, &n))
-            n = SIZE_MAX;
-        float *rows_k = cart_arena_push(a, n, sizeof *rows_k); /* [cap, HK, DH] */
-        float *rows_v = cart_arena_push(a, n, sizeof *rows_v);
-        if (k != NULL) {
-            k[l] = rows_k;
-            v[l] = rows_v;
-        }
-    }
-    if (k != NULL) {
-        t->k = k;
-        t->v = v;
-        t->cap = cap;
-    }
-}
-
 static void layout(struct cart_arena *a, struct cart_pages *p, const struct cart_model *m, size_t n,
                    size_t piece)
 {
@@ -82,10 +57,10 @@ static void layout(struct cart_arena *a, struct cart_pages *p, const struct cart
         struct cart_page none = {0};
         struct cart_page *page = pages != NULL ? &pages[i] : &none;
         page->layers = cart_arena_push(a, m->L, sizeof *page->layers);
-        tail_layout(a, &page->tail, m, CART_PAGE_ROWS);
+        cart_kv_tail_layout(&page->tail, a, m, CART_PAGE_ROWS);
     }
     p->pages = pages;
-    tail_layout(a, &p->wide, m, piece + CART_PAGE_ROWS);
+    cart_kv_tail_layout(&p->wide, a, m, piece + CART_PAGE_ROWS);
 }
 
 size_t cart_pages_bytes(const struct cart_model *m, size_t n, size_t piece)

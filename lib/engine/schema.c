@@ -387,7 +387,6 @@ static int body(struct cart_schema *k, const json_t *schema, uint32_t *node)
 
 int cart_schema_compile(struct cart_schema *k, const json_t *schema, uint32_t *rule)
 {
-    void *items = k->made;
     uint32_t node = 0;
 
     if (json_is_true(schema) || (json_is_object(schema) && json_object_size(schema) == 0)) {
@@ -404,8 +403,7 @@ int cart_schema_compile(struct cart_schema *k, const json_t *schema, uint32_t *r
     }
     if (cart_grammar_failed(k->c))
         return cart_grammar_finish(k->c, 0, k->err);
-    int r = cart_array_reserve(&items, &k->made_cap, k->n_made + 1, sizeof *k->made, k->err);
-    k->made = items;
+    int r = cart_array_reserve(&k->made, &k->made_cap, k->n_made + 1, sizeof *k->made, k->err);
     if (r < 0)
         return r;
     *rule = cart_grammar_rule(k->c);

@@ -19,13 +19,11 @@ static int member_add(struct cart_schema *k, struct members *m, const char *name
                       const json_t *schema, bool required)
 {
     struct cart_buf key = CART_BUF_INIT;
-    void *items = m->list;
     json_t *text = json_string(name);
     uint32_t value;
     size_t back;
-    int r = cart_array_reserve(&items, &m->cap, m->n + 1, sizeof *m->list, k->err);
+    int r = cart_array_reserve(&m->list, &m->cap, m->n + 1, sizeof *m->list, k->err);
 
-    m->list = items;
     if (r == 0)
         r = text != NULL ? cart_json_dump(text, &key, k->err)
                          : cart_err_memory(k->err, "a schema", 0);

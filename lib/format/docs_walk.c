@@ -59,14 +59,12 @@ static char *join(const char *dir, const char *name)
 static int list_name(struct cart_listing *l, DIR *dir, const char *name, struct cart_err *err)
 {
     struct stat st;
-    void *entries = l->entries;
     int r;
 
     if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
         return 0;
-    if ((r = cart_array_reserve(&entries, &l->cap, l->n + 1, sizeof *l->entries, err)) < 0)
+    if ((r = cart_array_reserve(&l->entries, &l->cap, l->n + 1, sizeof *l->entries, err)) < 0)
         return r;
-    l->entries = entries;
     struct entry e = {strdup(name), false};
     if (!e.name)
         return cart_err_memory(err, l->path, strlen(name));
@@ -98,16 +96,14 @@ static int read_listing(struct cart_listing *l, struct cart_err *err)
 int cart_walk_push(struct cart_walk *w, const char *path, struct cart_err *err)
 {
     struct cart_listing l = {.path = strdup(path)};
-    void *stack = w->stack;
     int r = l.path ? read_listing(&l, err) : cart_err_memory(err, path, strlen(path));
 
     if (r == 0)
-        r = cart_array_reserve(&stack, &w->cap, w->depth + 1, sizeof *w->stack, err);
+        r = cart_array_reserve(&w->stack, &w->cap, w->depth + 1, sizeof *w->stack, err);
     if (r < 0) {
         listing_release(&l);
         return r;
     }
-    w->stack = stack;
     if (l.n > 0)
         qsort(l.entries, l.n, sizeof *l.entries, compare_entries);
     w->stack[w->depth++] = l;

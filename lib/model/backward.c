@@ -238,11 +238,11 @@ static void layer_attention(struct cart_tape *t, size_t l, struct cart_pool *poo
 static int begin(struct cart_tape *t, struct cart_err *err)
 {
     size_t need = t->n * (t->n_parts + 1);
-    int r = cart_array_reserve((void **)&t->segs, &t->segs_cap, need, sizeof *t->segs, err);
+    int r = cart_array_reserve(&t->segs, &t->segs_cap, need, sizeof *t->segs, err);
     if (r == 0)
-        r = cart_array_reserve((void **)&t->seg_dk, &t->dk_cap, need, sizeof *t->seg_dk, err);
+        r = cart_array_reserve(&t->seg_dk, &t->dk_cap, need, sizeof *t->seg_dk, err);
     if (r == 0)
-        r = cart_array_reserve((void **)&t->seg_dv, &t->dv_cap, need, sizeof *t->seg_dv, err);
+        r = cart_array_reserve(&t->seg_dv, &t->dv_cap, need, sizeof *t->seg_dv, err);
     if (r < 0)
         return r;
     size_t P = prefix_rows(t), half = t->m->rope.n_rot / 2;

@@ -121,7 +121,7 @@ static int reserve_segments(struct cart_workspace *w, const struct cart_span *sp
     for (size_t i = 0; i < n; i++)
         if (!cart_size_add(total, spans[i].kv.n_parts + 1, &total))
             return cart_err_memory(err, "key and value segments", 0);
-    return cart_array_reserve((void **)&w->segs, &w->segs_cap, total, sizeof *w->segs, err);
+    return cart_array_reserve(&w->segs, &w->segs_cap, total, sizeof *w->segs, err);
 }
 
 /* Points items at layer l: each stream's parts, then its tail up to and with the piece's own rows.

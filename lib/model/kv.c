@@ -3,9 +3,10 @@
 
 #include <string.h>
 
-static void tail_layout(struct cart_arena *a, struct cart_kv_tail *t, const struct cart_model *m,
-                        size_t cap)
+void cart_kv_tail_layout(struct cart_kv_tail *t, struct cart_arena *a, const struct cart_model *m,
+                         size_t cap)
 {
+    t->cap = cap;
     t->k = cart_arena_push(a, m->L, sizeof *t->k);
     t->v = cart_arena_push(a, m->L, sizeof *t->v);
     for (size_t l = 0; l < m->L; l++) {
@@ -25,12 +26,12 @@ static void tail_layout(struct cart_arena *a, struct cart_kv_tail *t, const stru
 int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, size_t cap,
                       struct cart_err *err)
 {
-    struct cart_kv_tail fresh = {.cap = cap, .arena = CART_ARENA_INIT};
-    tail_layout(&fresh.arena, &fresh, m, cap);
+    struct cart_kv_tail fresh = {.arena = CART_ARENA_INIT};
+    cart_kv_tail_layout(&fresh, &fresh.arena, m, cap);
     int r = cart_arena_reserve(&fresh.arena, fresh.arena.used, err);
     if (r < 0)
         return cart_err_wrap(err, r, "keys and values of %zu tokens", cap);
-    tail_layout(&fresh.arena, &fresh, m, cap);
+    cart_kv_tail_layout(&fresh, &fresh.arena, m, cap);
     *t = fresh;
     return 0;
 }
@@ -45,7 +46,7 @@ size_t cart_kv_tail_bytes(const struct cart_model *m, size_t cap)
 {
     struct cart_kv_tail t = {0};
     struct cart_arena a = CART_ARENA_INIT;
-    tail_layout(&a, &t, m, cap);
+    cart_kv_tail_layout(&t, &a, m, cap);
     return a.overflow ? SIZE_MAX : a.used;
 }
 

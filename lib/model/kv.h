@@ -38,6 +38,10 @@ int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, size_t
                       struct cart_err *err) CART_MUST_USE;
 void cart_kv_tail_release(struct cart_kv_tail *t);
 size_t cart_kv_tail_bytes(const struct cart_model *m, size_t cap);
+/* The layout function of a tail that lies in its owner's arena, one of many: such a tail is not
+ * released. */
+void cart_kv_tail_layout(struct cart_kv_tail *t, struct cart_arena *a, const struct cart_model *m,
+                         size_t cap);
 
 /* A part that borrows rows [first, first + rows) of a tail; layers [L] is the caller's storage and
  * must outlive the part. */

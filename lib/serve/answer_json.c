@@ -84,8 +84,8 @@ void cart_answer_logprob(struct cart_answer *a, struct cart_choice *c, const str
 {
     struct cart_wire *w = &c->pending_text;
     const struct cart_tokenizer *t = c->decoder.t;
-    if (cart_array_reserve((void **)&c->pending, &c->cap_pending, c->n_pending + 1,
-                           sizeof *c->pending, NULL) < 0) {
+    if (cart_array_reserve(&c->pending, &c->cap_pending, c->n_pending + 1, sizeof *c->pending,
+                           NULL) < 0) {
         w->r = CART_ESYS;
         return;
     }

@@ -20,7 +20,7 @@ static int add(struct cart_keys *k, const char *key, size_t n, const char *where
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)key[i] <= ' ' || key[i] == 127)
             return cart_err_set(err, CART_EUSAGE, "%s: expected keys without blanks", where);
-    int r = cart_array_reserve((void **)&k->digests, &k->cap, k->n + 1, sizeof *k->digests, err);
+    int r = cart_array_reserve(&k->digests, &k->cap, k->n + 1, sizeof *k->digests, err);
     if (r == 0)
         cart_sha256(key, n, k->digests[k->n++]);
     return r;

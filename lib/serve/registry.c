@@ -207,9 +207,7 @@ static int publish(struct cart_registry *r, struct item *item, struct cart_err *
         gone = item_let_go(r->items[at]);
         r->items[at] = item;
     } else {
-        void *items = r->items;
-        code = cart_array_reserve(&items, &r->cap, r->n + 1, sizeof *r->items, err);
-        r->items = items;
+        code = cart_array_reserve(&r->items, &r->cap, r->n + 1, sizeof *r->items, err);
         if (code == 0) {
             memmove(r->items + at + 1, r->items + at, (r->n - at) * sizeof(struct item *));
             r->items[at] = item;
@@ -327,9 +325,7 @@ static int names_read(struct names *names, const char *dir, struct cart_err *err
         }
         if (stem(e->d_name) == 0)
             continue;
-        void *list = names->list;
-        r = cart_array_reserve(&list, &names->cap, names->n + 1, sizeof *names->list, err);
-        names->list = list;
+        r = cart_array_reserve(&names->list, &names->cap, names->n + 1, sizeof *names->list, err);
         if (r == 0 && (names->list[names->n] = strdup(e->d_name)) == NULL)
             r = cart_err_memory(err, "the names of a directory", 0);
         if (r < 0)

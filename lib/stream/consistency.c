@@ -75,8 +75,7 @@ static int add_doc(struct cart_consistency *c, const struct cart_payload *p, con
                       (unsigned long long)doc);
     if (sha != NULL && (strlen(sha) != 64 || strspn(sha, "0123456789abcdef") != 64))
         return broken(c, p, what, err, "sha256: expected 64 hex digits");
-    r = cart_array_reserve((void **)&c->doc_tokens, &c->docs_cap, c->n_docs + 1,
-                           sizeof *c->doc_tokens, err);
+    r = cart_array_reserve(&c->doc_tokens, &c->docs_cap, c->n_docs + 1, sizeof *c->doc_tokens, err);
     if (r < 0)
         return r;
     c->doc_tokens[c->n_docs++] = t->shape[0];

@@ -153,12 +153,9 @@ static int pack_tensor(struct packed *p, json_t *line, const char *what, struct 
     json_t *data;
     int r, d;
 
-    if ((r = cart_array_reserve((void **)&p->tensors, &p->cap_tensors, need, sizeof *p->tensors,
-                                err)) < 0 ||
-        (r = cart_array_reserve((void **)&p->values, &p->cap_values, need, sizeof *p->values,
-                                err)) < 0 ||
-        (r = cart_array_reserve((void **)&p->lines, &p->cap_lines, need, sizeof(json_t *), err)) <
-            0) {
+    if ((r = cart_array_reserve(&p->tensors, &p->cap_tensors, need, sizeof *p->tensors, err)) < 0 ||
+        (r = cart_array_reserve(&p->values, &p->cap_values, need, sizeof *p->values, err)) < 0 ||
+        (r = cart_array_reserve(&p->lines, &p->cap_lines, need, sizeof(json_t *), err)) < 0) {
         json_decref(line);
         return r;
     }

@@ -26,9 +26,7 @@ int cart_context_build(struct cart_ids *out, const struct cart_chat *chat,
     assert(first <= end && end <= corpus->tokens);
     if ((r = cart_ids_add(out, open, n_open, err)) < 0)
         return r;
-    void *items = out->data;
-    r = cart_array_reserve(&items, &out->cap, out->n + (end - first), sizeof *out->data, err);
-    out->data = items;
+    r = cart_array_reserve(&out->data, &out->cap, out->n + (end - first), sizeof *out->data, err);
     if (r < 0)
         return r;
     cart_corpus_copy(corpus, first, end, out->data + out->n);

@@ -55,20 +55,8 @@ void cart_conversation_release(struct cart_conversation *c)
     cart_conversation_init(c);
 }
 
-/* cart_array_reserve through the array's own pointer type. */
 #define RESERVE(c, field, need, err)                                                               \
-    reserve_array(&(c)->field, &(c)->field##_cap, need, sizeof *(c)->field, err)
-
-static int reserve_array(void *field, size_t *cap, size_t need, size_t size, struct cart_err *err)
-{
-    void *items;
-    int r;
-
-    memcpy(&items, field, sizeof items);
-    r = cart_array_reserve(&items, cap, need, size, err);
-    memcpy(field, &items, sizeof items);
-    return r;
-}
+    cart_array_reserve(&(c)->field, &(c)->field##_cap, need, sizeof *(c)->field, err)
 
 int cart_conversation_push_ids(struct cart_conversation *c, const uint32_t *ids, size_t n,
                                struct cart_err *err)

@@ -65,10 +65,8 @@ static int add_record(struct cart_corpus *c, const struct cart_record *rec, size
 {
     struct cart_payload p;
     struct cart_doc doc = {0};
-    void *items = c->docs;
-    int r = cart_array_reserve(&items, &c->cap, c->n_docs + 1, sizeof *c->docs, err);
+    int r = cart_array_reserve(&c->docs, &c->cap, c->n_docs + 1, sizeof *c->docs, err);
 
-    c->docs = items;
     if (r < 0)
         return r;
     if ((r = cart_payload_parse(&p, cart_kind_find("tokens"), rec, what, err)) < 0)

@@ -93,7 +93,7 @@ static int prepare(struct cart_distiller *d, const struct cart_trainable *t,
                    const struct cart_conversation *const *convs, size_t n, struct cart_err *err)
 {
     size_t tokens = 0, row = 0;
-    int r = cart_array_reserve((void **)&d->convs, &d->convs_cap, n, sizeof *d->convs, err);
+    int r = cart_array_reserve(&d->convs, &d->convs_cap, n, sizeof *d->convs, err);
     cart_target_batch_reset(&d->batch);
     for (size_t i = 0; i < n && r == 0; i++) {
         tokens += cart_target_tokens(convs[i]);
@@ -107,11 +107,9 @@ static int prepare(struct cart_distiller *d, const struct cart_trainable *t,
         row += convs[i]->R;
     }
     size_t D = d->m->D, R = d->batch.R;
-    if ((r = cart_array_reserve((void **)&d->rows, &d->rows_cap, R, sizeof *d->rows, err)) < 0 ||
-        (r = cart_array_reserve((void **)&d->hidden, &d->hidden_cap, R, D * sizeof *d->hidden,
-                                err)) < 0 ||
-        (r = cart_array_reserve((void **)&d->dhidden, &d->dhidden_cap, R, D * sizeof *d->dhidden,
-                                err)) < 0)
+    if ((r = cart_array_reserve(&d->rows, &d->rows_cap, R, sizeof *d->rows, err)) < 0 ||
+        (r = cart_array_reserve(&d->hidden, &d->hidden_cap, R, D * sizeof *d->hidden, err)) < 0 ||
+        (r = cart_array_reserve(&d->dhidden, &d->dhidden_cap, R, D * sizeof *d->dhidden, err)) < 0)
         return r;
     return fit_tape(d, tokens, n, R, t->p, err);
 }

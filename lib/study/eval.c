@@ -47,8 +47,8 @@ static int keep(struct eval_run *e, const struct cart_record *rec, const char *n
     int r = cart_conversation_parse(c, rec, e->m->V, &e->corpus, name, err);
     /* Held-out conversations come first, so one tells which kind is wanted. */
     bool wanted = r == 0 && c->R > 0 && (c->held_out || !e->out->held_out);
-    if (wanted && (r = cart_array_reserve((void **)&e->convs, &e->cap, e->n + 1, sizeof *e->convs,
-                                          err)) == 0) {
+    if (wanted &&
+        (r = cart_array_reserve(&e->convs, &e->cap, e->n + 1, sizeof *e->convs, err)) == 0) {
         e->out->held_out = c->held_out;
         e->convs[e->n++] = c;
         return 0;
@@ -152,10 +152,9 @@ static void judge(struct eval_run *e, struct cart_eval_arm *arm, struct samples 
 static int new_arm(struct eval_run *e, const char *name, struct cart_err *err)
 {
     struct cart_eval *out = e->out;
-    int r = cart_array_reserve((void **)&out->arms, &out->cap, out->n + 1, sizeof *out->arms, err);
+    int r = cart_array_reserve(&out->arms, &out->cap, out->n + 1, sizeof *out->arms, err);
     if (r == 0)
-        r = cart_array_reserve((void **)&e->samples, &e->samples_cap, out->n + 1,
-                               sizeof *e->samples, err);
+        r = cart_array_reserve(&e->samples, &e->samples_cap, out->n + 1, sizeof *e->samples, err);
     if (r < 0)
         return r;
     struct samples s = {calloc(e->n, sizeof(double)), calloc(e->questions.n + 1, sizeof(double)),

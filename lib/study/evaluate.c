@@ -64,16 +64,14 @@ void cart_evaluator_free(struct cart_evaluator *e)
 static int reserve(struct cart_evaluator *e, size_t n, size_t R, struct cart_err *err)
 {
     int r;
-    if ((r = cart_array_reserve((void **)&e->spans, &e->spans_cap, n, sizeof *e->spans, err)) < 0 ||
-        (r = cart_array_reserve((void **)&e->tails, &e->tails_cap, n, sizeof *e->tails, err)) < 0 ||
-        (r = cart_array_reserve((void **)&e->rows, &e->rows_cap, R, sizeof *e->rows, err)) < 0 ||
-        (r = cart_array_reserve((void **)&e->logprobs, &e->logprobs_cap, R, sizeof *e->logprobs,
-                                err)) < 0 ||
-        (r = cart_array_reserve((void **)&e->ids, &e->ids_cap, R, sizeof *e->ids, err)) < 0 ||
-        (r = cart_array_reserve((void **)&e->want, &e->want_cap, R, sizeof *e->want, err)) < 0)
+    if ((r = cart_array_reserve(&e->spans, &e->spans_cap, n, sizeof *e->spans, err)) < 0 ||
+        (r = cart_array_reserve(&e->tails, &e->tails_cap, n, sizeof *e->tails, err)) < 0 ||
+        (r = cart_array_reserve(&e->rows, &e->rows_cap, R, sizeof *e->rows, err)) < 0 ||
+        (r = cart_array_reserve(&e->logprobs, &e->logprobs_cap, R, sizeof *e->logprobs, err)) < 0 ||
+        (r = cart_array_reserve(&e->ids, &e->ids_cap, R, sizeof *e->ids, err)) < 0 ||
+        (r = cart_array_reserve(&e->want, &e->want_cap, R, sizeof *e->want, err)) < 0)
         return r;
-    return cart_array_reserve((void **)&e->hidden, &e->hidden_cap, R, e->m->D * sizeof *e->hidden,
-                              err);
+    return cart_array_reserve(&e->hidden, &e->hidden_cap, R, e->m->D * sizeof *e->hidden, err);
 }
 
 /* Runs spans [n] (ids, T and wants set) behind the parts, each with a tail that lives as long as

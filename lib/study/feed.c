@@ -49,8 +49,7 @@ static int spool_open(struct cart_feed *f, const char *dir, struct cart_err *err
 
 static int spool_add(struct cart_feed *f, const struct cart_record *rec, struct cart_err *err)
 {
-    int r = cart_array_reserve((void **)&f->entries, &f->entries_cap, f->n + 1, sizeof *f->entries,
-                               err);
+    int r = cart_array_reserve(&f->entries, &f->entries_cap, f->n + 1, sizeof *f->entries, err);
     if (r < 0 || (r = cart_io_write(f->spool, rec->payload, rec->size, "spool file", err)) < 0)
         return r;
     f->entries[f->n++] = (struct entry){f->spool_size, rec->size};
@@ -101,8 +100,7 @@ static int accept(struct cart_feed *f, const struct cart_record *rec, struct car
 
 static int keep_held_out(struct cart_feed *f, struct cart_conversation *c, struct cart_err *err)
 {
-    int r =
-        cart_array_reserve((void **)&f->held, &f->held_cap, f->n_held + 1, sizeof *f->held, err);
+    int r = cart_array_reserve(&f->held, &f->held_cap, f->n_held + 1, sizeof *f->held, err);
     if (r == 0)
         f->held[f->n_held++] = c;
     return r;

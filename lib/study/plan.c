@@ -123,9 +123,7 @@ static int add_piece(struct pieces *ps, size_t doc, size_t first, size_t end, st
 {
     if (first >= end)
         return 0;
-    void *items = ps->list;
-    int r = cart_array_reserve(&items, &ps->cap, ps->n + 1, sizeof *ps->list, err);
-    ps->list = items;
+    int r = cart_array_reserve(&ps->list, &ps->cap, ps->n + 1, sizeof *ps->list, err);
     if (r < 0)
         return r;
     ps->list[ps->n++] = (struct piece){doc, first, end, ps->tokens};

@@ -180,8 +180,8 @@ static int add_line(struct cart_questions *all, const char *text, size_t n,
     if (r < 0)
         return r;
     if ((r = parse_line(&l, o, what, err)) == 0 &&
-        (r = cart_array_reserve((void **)&all->items, &all->cap, all->n + 1, sizeof *all->items,
-                                err)) == 0) {
+        (r = cart_array_reserve(&all->items, &all->cap, all->n + 1, sizeof *all->items, err)) ==
+            0) {
         struct cart_question *q = &all->items[all->n++];
         *q = (struct cart_question){.n = 0};
         if ((r = build(q, &l, m, what, err)) == 0)

@@ -24,13 +24,11 @@ int cart_target_batch_add(struct cart_target_batch *b, const struct cart_convers
                           struct cart_err *err)
 {
     int r;
-    if ((r = cart_array_reserve((void **)&b->want, &b->want_cap, b->R + c->R, sizeof *b->want,
+    if ((r = cart_array_reserve(&b->want, &b->want_cap, b->R + c->R, sizeof *b->want, err)) < 0 ||
+        (r = cart_array_reserve(&b->offsets, &b->offsets_cap, b->R + c->R + 1, sizeof *b->offsets,
                                 err)) < 0 ||
-        (r = cart_array_reserve((void **)&b->offsets, &b->offsets_cap, b->R + c->R + 1,
-                                sizeof *b->offsets, err)) < 0 ||
-        (r = cart_array_reserve((void **)&b->ids, &b->ids_cap, b->E + c->E, sizeof *b->ids, err)) <
-            0 ||
-        (r = cart_array_reserve((void **)&b->p, &b->p_cap, b->E + c->E, sizeof *b->p, err)) < 0)
+        (r = cart_array_reserve(&b->ids, &b->ids_cap, b->E + c->E, sizeof *b->ids, err)) < 0 ||
+        (r = cart_array_reserve(&b->p, &b->p_cap, b->E + c->E, sizeof *b->p, err)) < 0)
         return r;
     for (size_t i = 0; i < c->R; i++) {
         b->want[b->R + i] = c->rows[i] - 1;

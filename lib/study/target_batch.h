@@ -16,11 +16,6 @@ struct cart_target_batch {
     size_t want_cap, offsets_cap, ids_cap, p_cap;
 };
 
-#define CART_TARGET_BATCH_INIT                                                                     \
-    {                                                                                              \
-        0                                                                                          \
-    }
-
 void cart_target_batch_reset(struct cart_target_batch *b);
 void cart_target_batch_release(struct cart_target_batch *b);
 

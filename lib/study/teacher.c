@@ -93,17 +93,6 @@ void cart_teacher_free(struct cart_teacher *t)
     free(t);
 }
 
-static int grow(void *field, size_t *cap, size_t need, size_t size, struct cart_err *err)
-{
-    void *items;
-    int r;
-
-    memcpy(&items, field, sizeof items);
-    r = cart_array_reserve(&items, cap, need, size, err);
-    memcpy(field, &items, sizeof items);
-    return r;
-}
-
 /* Seats a conversation: its prefix, its own rows, the rows it wants. */
 static int enter(struct cart_teacher *t, struct pupil *p, struct cart_err *err)
 {
@@ -123,7 +112,7 @@ static int enter(struct cart_teacher *t, struct pupil *p, struct cart_err *err)
     }
     cart_session_restart(&p->session, &p->part, 1);
     if ((r = cart_session_reserve(&p->session, m, p->c.T, err)) < 0 ||
-        (r = grow(&p->wants, &p->wants_cap, n, sizeof *p->wants, err)) < 0)
+        (r = cart_array_reserve(&p->wants, &p->wants_cap, n, sizeof *p->wants, err)) < 0)
         return r;
     p->n_wants = 0;
     for (size_t i = 0; i < p->c.n_supervised; i++) {
@@ -210,10 +199,12 @@ static int run(struct cart_teacher *t, struct cart_err *err)
             (struct cart_span){p->c.ids, T, cart_session_kv(&p->session), p->wants, p->n_wants};
         rows += p->n_wants;
     }
-    if ((r = grow(&t->hidden, &t->hidden_cap, rows, m->D * sizeof *t->hidden, err)) < 0 ||
-        (r = grow(&t->top_ids, &t->top_ids_cap, rows * t->opt.top_k, sizeof *t->top_ids, err)) <
+    if ((r = cart_array_reserve(&t->hidden, &t->hidden_cap, rows, m->D * sizeof *t->hidden, err)) <
             0 ||
-        (r = grow(&t->top, &t->top_cap, rows * t->opt.top_k, sizeof *t->top, err)) < 0)
+        (r = cart_array_reserve(&t->top_ids, &t->top_ids_cap, rows * t->opt.top_k,
+                                sizeof *t->top_ids, err)) < 0 ||
+        (r = cart_array_reserve(&t->top, &t->top_cap, rows * t->opt.top_k, sizeof *t->top, err)) <
+            0)
         return r;
     if (n_spans > 0 && (r = cart_engine_forward(t->e, spans, n_spans, t->hidden, err)) < 0)
         return r;

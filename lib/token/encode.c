@@ -12,9 +12,7 @@ int cart_ids_add(struct cart_ids *ids, const uint32_t *more, size_t n, struct ca
     if (!cart_size_add(ids->n, n, &need))
         return cart_err_memory(err, "token ids", SIZE_MAX);
     if (need > ids->cap) {
-        void *items = ids->data;
-        int r = cart_array_reserve(&items, &ids->cap, need, sizeof *ids->data, err);
-        ids->data = items;
+        int r = cart_array_reserve(&ids->data, &ids->cap, need, sizeof *ids->data, err);
         if (r < 0)
             return r;
     }

@@ -73,9 +73,7 @@ static int decompose(struct stretch *s, const unsigned char *p, const unsigned c
         if (n < 0 || n > (utf8proc_ssize_t)CART_COUNTOF(parts))
             return cart_err_set(err, CART_EFORMAT, "text: U+%04X: cannot be decomposed",
                                 (unsigned)cp);
-        void *items = s->cp;
-        int r = cart_array_reserve(&items, &s->cap, s->n + (size_t)n, sizeof *s->cp, err);
-        s->cp = items;
+        int r = cart_array_reserve(&s->cp, &s->cap, s->n + (size_t)n, sizeof *s->cp, err);
         if (r < 0)
             return r;
         memcpy(s->cp + s->n, parts, (size_t)n * sizeof *parts);
@@ -97,9 +95,7 @@ static int order_run(struct stretch *s, utf8proc_int32_t *cp, size_t n, struct c
         }
         return 0;
     }
-    void *items = s->sorted;
-    int r = cart_array_reserve(&items, &s->sorted_cap, n, sizeof *s->sorted, err);
-    s->sorted = items;
+    int r = cart_array_reserve(&s->sorted, &s->sorted_cap, n, sizeof *s->sorted, err);
     if (r < 0)
         return r;
     size_t at[CLASSES + 1] = {0};
