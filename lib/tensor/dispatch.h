@@ -14,6 +14,7 @@ struct cart_vocab_kernels;     /* tensor/vocab_kernels.h */
 struct cart_tensor_kernels {
     const char *name; /* "generic", "fma", "avx2", "avx512" */
     const struct cart_matmul_kernels *matmul;
+    const struct cart_matmul_kernels *matmul_bf16; /* of the bf16 class */
     const struct cart_attention_kernels *attention;
     const struct cart_ops_kernels *ops;
     const struct cart_vocab_kernels *vocab;

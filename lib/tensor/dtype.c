@@ -82,6 +82,13 @@ uint16_t cart_bf16_from_f32(float x)
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+uint16_t cart_bf16_flushed(float x)
+{
+    uint32_t u = bits_of(x);
+
+    return (u & 0x7f800000u) == 0 ? (uint16_t)(u >> 16 & 0x8000u) : cart_bf16_from_f32(x);
+}
+
 float cart_bf16_to_f32(uint16_t h)
 {
     return float_of((uint32_t)h << 16);

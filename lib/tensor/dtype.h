@@ -44,5 +44,6 @@ uint16_t cart_f16_from_f32(float x);
 float cart_f16_to_f32(uint16_t h);
 uint16_t cart_bf16_from_f32(float x);
 float cart_bf16_to_f32(uint16_t h);
+uint16_t cart_bf16_flushed(float x); /* as VCVTNE2PS2BF16: subnormal numbers become zeros */
 
 #endif

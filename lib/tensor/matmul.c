@@ -16,6 +16,10 @@
 #include <math.h>
 #include <string.h>
 
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
+
 enum {
     LANES = CART_TILE_LANES,
     COLS = CART_TILE_COLS,
@@ -23,8 +27,8 @@ enum {
     PIECE = 1024, /* values of K that a tile of x keeps in the first-level cache, about */
     PIECE_MAX = 1280,
     K_MAX = 1 << 17,
-    RANGE_MAX = 128,     /* rows of W of a unit */
-    BACKWARD_ROWS = 128, /* rows of W that the backward widens at once */
+    RANGE_MAX = 128, /* rows of W of a unit */
+    BACKWARD_ROWS = CART_BACKWARD_SPAN,
     BACKWARD_PANELS = 4, /* 256 columns: one block of the K formats */
     SERIAL_FLOATS = 1 << 15,
     /* The scratch of a worker, in floats: four rows of K_MAX; lanes of a tile; the rest. */
@@ -61,9 +65,67 @@ static const uint8_t *row_of(const struct cart_matrix *w, size_t n)
     return (const uint8_t *)w->data + n * w->row_bytes;
 }
 
+/* Results of the bf16 class are flushed: the control register does it for every path alike, as the
+ * instruction does on its own. */
+static unsigned flush_begin(size_t values)
+{
+#ifdef __SSE__
+    unsigned old = _mm_getcsr();
+
+    if (values == 2)
+        _mm_setcsr(old | 0x8040U);
+    return old;
+#else
+    (void)values;
+    return 0;
+#endif
+}
+
+static void flush_end(size_t values, unsigned old)
+{
+#ifdef __SSE__
+    if (values == 2)
+        _mm_setcsr(old);
+#else
+    (void)values;
+    (void)old;
+#endif
+}
+
 /* --- reference --- */
 
-static float dot_ref(const float *x, const struct cart_matrix *w, size_t n)
+static float factor_ref(enum cart_precision precision, float v)
+{
+    return precision == CART_PRECISION_BF16 ? cart_bf16_to_f32(cart_bf16_flushed(v)) : v;
+}
+
+/* What a row of W or x holds behind its K values. */
+static float padded(const float *v, size_t k, size_t K)
+{
+    return k < K ? v[k] : 0.0f;
+}
+
+/* Steps of 16 * values; wide and x have up to 256 values, the rest is zero. The values of a cell go
+ * from the last to the first. */
+static void chains_ref(enum cart_precision precision, float lane[LANES], const float *x,
+                       const float *wide, size_t k)
+{
+    size_t values = precision == CART_PRECISION_BF16 ? 2 : 1;
+
+    for (size_t k0 = 0; k0 < k; k0 += LANES * values) {
+        for (size_t i = 0; i < LANES; i++) {
+            for (size_t v = values; v-- > 0;) {
+                size_t at = k0 + i * values + v;
+
+                lane[i] = fmaf(factor_ref(precision, padded(x, at, k)),
+                               factor_ref(precision, padded(wide, at, k)), lane[i]);
+            }
+        }
+    }
+}
+
+static float dot_ref(enum cart_precision precision, const float *x, const struct cart_matrix *w,
+                     size_t n)
 {
     float lane[LANES] = {0}, wide[256];
 
@@ -71,47 +133,65 @@ static float dot_ref(const float *x, const struct cart_matrix *w, size_t n)
         size_t k = min_size(w->K - k0, 256);
 
         cart_widen_ref(w->dtype, row_of(w, n), k0, k, wide);
-        for (size_t i = 0; i < k; i++)
-            lane[i % LANES] = fmaf(x[k0 + i], wide[i], lane[i % LANES]);
+        chains_ref(precision, lane, x + k0, wide, k);
     }
-    if (w->K % LANES) /* The zeros that fill up the last piece: they turn a lane of -0 into +0. */
-        for (size_t i = w->K % LANES; i < LANES; i++)
-            lane[i] = fmaf(0.0f, 0.0f, lane[i]);
     for (size_t half = LANES / 2; half > 0; half /= 2)
         for (size_t i = 0; i < half; i++)
             lane[i] += lane[i + half];
     return lane[0];
 }
 
-void cart_matmul_forward_ref(float *y, size_t ldy, const float *x, size_t ldx, size_t M,
-                             const struct cart_matrix *w, const float *bias, bool add)
+void cart_matmul_forward_ref(enum cart_precision precision, float *y, size_t ldy, const float *x,
+                             size_t ldx, size_t M, const struct cart_matrix *w, const float *bias,
+                             bool add)
 {
+    size_t values = precision == CART_PRECISION_BF16 ? 2 : 1;
+    unsigned mode = flush_begin(values);
+
     for (size_t m = 0; m < M; m++) {
         for (size_t n = 0; n < w->N; n++) {
-            float sum = dot_ref(x + m * ldx, w, n);
+            float sum = dot_ref(precision, x + m * ldx, w, n);
 
             if (bias)
                 sum += bias[n];
             y[m * ldy + n] = add ? y[m * ldy + n] + sum : sum;
         }
     }
+    flush_end(values, mode);
 }
 
-void cart_matmul_backward_ref(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
-                              const struct cart_matrix *w)
+/* Row n of W, from value k0 on; zeros behind the last row. */
+static void row_ref(const struct cart_matrix *w, size_t n, size_t k0, size_t k, float *wide)
 {
+    memset(wide, 0, k * sizeof *wide);
+    if (n < w->N)
+        cart_widen_ref(w->dtype, row_of(w, n), k0, k, wide);
+}
+
+void cart_matmul_backward_ref(enum cart_precision precision, float *dx, size_t lddx,
+                              const float *dy, size_t lddy, size_t M, const struct cart_matrix *w)
+{
+    size_t values = precision == CART_PRECISION_BF16 ? 2 : 1;
+    unsigned mode = flush_begin(values);
     float wide[256];
 
-    for (size_t n = 0; n < w->N; n++) {
-        for (size_t k0 = 0; k0 < w->K; k0 += 256) {
-            size_t k = min_size(w->K - k0, 256);
+    for (size_t n0 = 0; n0 < w->N; n0 += values) {
+        for (size_t n = n0 + values; n-- > n0;) {
+            for (size_t k0 = 0; k0 < w->K; k0 += 256) {
+                size_t k = min_size(w->K - k0, 256);
 
-            cart_widen_ref(w->dtype, row_of(w, n), k0, k, wide);
-            for (size_t m = 0; m < M; m++)
-                for (size_t i = 0; i < k; i++)
-                    dx[m * lddx + k0 + i] = fmaf(dy[m * lddy + n], wide[i], dx[m * lddx + k0 + i]);
+                row_ref(w, n, k0, k, wide);
+                for (size_t m = 0; m < M; m++) {
+                    float g = factor_ref(precision, padded(dy + m * lddy, n, w->N));
+
+                    for (size_t i = 0; i < k; i++)
+                        dx[m * lddx + k0 + i] =
+                            fmaf(g, factor_ref(precision, wide[i]), dx[m * lddx + k0 + i]);
+                }
+            }
         }
     }
+    flush_end(values, mode);
 }
 
 /* --- forward --- */
@@ -128,7 +208,7 @@ struct forward {
         n_units; /* a unit is n_range rows of W by one range of rows of x; n_units along N */
     size_t m_range, m_first; /* ranges of this round start at m_first; range i is packed in worker
                                 i's scratch */
-    size_t wide;             /* K rounded up to lanes */
+    size_t wide;             /* cells of a row: K filled up to whole steps */
     size_t piece;            /* values of K at a time, a multiple of 256 unless it is all of K */
 };
 
@@ -164,8 +244,8 @@ static void plan_forward(struct forward *f)
         m_units = max_size(m_units, min_size(ceil_div(4 * T, f->n_units), ceil_div(f->M, 48)));
     f->m_range = ceil_div(f->M, m_units);
     f->piece = f->w->K;
-    if (f->piece > PIECE_MAX)
-        f->piece = round_up(ceil_div(f->w->K, ceil_div(f->w->K, PIECE)), 256);
+    if (f->wide > PIECE_MAX)
+        f->piece = round_up(ceil_div(f->w->K, ceil_div(f->wide, PIECE)), 256);
 }
 
 /* Rows of the next tile when left remain. The first one of a range widens as it goes, with fewer
@@ -242,7 +322,7 @@ static void run_rows(const struct forward *f, size_t worker, const float *packed
                      size_t R, size_t n0, size_t n1, enum stage stage)
 {
     float narrow[CART_TILE_ROWS * COLS];
-    size_t K = f->w->K;
+    size_t K = f->w->K, values = f->kernels->values;
 
     for (size_t k0 = 0; k0 < K; k0 += f->piece) {
         size_t k = min_size(f->piece, K - k0);
@@ -251,9 +331,9 @@ static void run_rows(const struct forward *f, size_t worker, const float *packed
             size_t p = (n - n0) / COLS, cols = min_size(COLS, n1 - n);
             struct cart_rows rows = {.k0 = k0, .k = k};
             struct cart_tile t = {
-                .x = packed + k0 * R,
-                .w = panels_of(f, worker) + (p * f->wide + k0) * COLS,
-                .k16 = ceil_div(k, LANES),
+                .x = packed + k0 / values * R,
+                .w = panels_of(f, worker) + (p * f->wide + k0 / values) * COLS,
+                .k16 = ceil_div(k, LANES * values),
                 .lanes = lanes_of(f, worker) + p * R * COLS * LANES,
                 .resume = k0 > 0,
                 .finish = k0 + k == K,
@@ -278,6 +358,7 @@ static void forward_unit(void *ctx, size_t unit, size_t worker)
     size_t n0 = unit % f->n_units * f->n_range, n1 = min_size(n0 + f->n_range, f->w->N);
     size_t range = unit / f->n_units, m0 = f->m_first + range * f->m_range;
     size_t count = min_size(f->m_range, f->M - m0), R;
+    unsigned mode = flush_begin(f->kernels->values);
 
     for (size_t m = 0; m < count; m += R) {
         enum stage stage = WIDENED;
@@ -287,6 +368,7 @@ static void forward_unit(void *ctx, size_t unit, size_t worker)
             stage = R < count ? WIDEN_KEEP : WIDEN_ONCE;
         run_rows(f, worker, packed_of(f, range) + m * f->wide, m0 + m, R, n0, n1, stage);
     }
+    flush_end(f->kernels->values, mode);
 }
 
 /* As many ranges of rows as there are workers are packed at a time: by the caller if that is quick,
@@ -308,11 +390,18 @@ static void forward_rows(struct forward *f)
     }
 }
 
+/* A row of whole f32 steps is packed as it stands. */
+static bool one_in_place(const struct forward *f)
+{
+    return f->kernels->values == 1 && f->wide == f->w->K;
+}
+
 static void gemv_unit(void *ctx, size_t unit, size_t worker)
 {
     const struct forward *f = ctx;
     size_t n0 = unit * f->n_range, n1 = min_size(n0 + f->n_range, f->w->N);
-    const float *x = f->wide == f->w->K ? f->x : packed_of(f, 0);
+    const float *x = one_in_place(f) ? f->x : packed_of(f, 0);
+    unsigned mode = flush_begin(f->kernels->values);
     float sums[CART_GEMV_ROWS];
     struct cart_rows rows = {.k0 = 0, .k = f->w->K};
 
@@ -328,6 +417,7 @@ static void gemv_unit(void *ctx, size_t unit, size_t worker)
             f->y[n + j] = f->add ? f->y[n + j] + sum : sum;
         }
     }
+    flush_end(f->kernels->values, mode);
 }
 
 /* One row of x: no panels. */
@@ -335,7 +425,7 @@ static void forward_one(struct forward *f)
 {
     size_t T = cart_pool_threads(f->pool);
 
-    if (f->wide > f->w->K)
+    if (!one_in_place(f))
         f->kernels->pack(packed_of(f, 0), f->x, f->ldx, 1, f->w->K);
     f->n_range = min_size(max_size(round_up(ceil_div(f->w->N, 8 * T), CART_GEMV_ROWS), 16), 512);
     cart_pool_run(f->pool, ceil_div(f->w->N, f->n_range), gemv_unit, f);
@@ -355,13 +445,14 @@ void cart_matmul_forward_with(const struct cart_matmul_kernels *kernels, float *
                         .ldx = ldx,
                         .ldy = ldy,
                         .add = add,
-                        .wide = round_up(w->K, LANES)};
+                        .wide = round_up(w->K, LANES * kernels->values) / kernels->values};
 
     assert(w->K > 0);
     if (M == 0 || w->N == 0)
         return;
     if (w->K > K_MAX) /* Beyond any model; the same bits, slowly. */
-        cart_matmul_forward_ref(y, ldy, x, ldx, M, w, bias, add);
+        cart_matmul_forward_ref(kernels->values == 2 ? CART_PRECISION_BF16 : CART_PRECISION_F32, y,
+                                ldy, x, ldx, M, w, bias, add);
     else if (M == 1)
         forward_one(&f);
     else
@@ -410,15 +501,21 @@ static void backward_narrow(const struct backward *b, size_t m, size_t R, size_t
         memcpy(b->dx + (m + i) * b->lddx + k0, copy + i * WIDE, k * sizeof(float));
 }
 
-/* Columns k0 .. k1 of rows n0 .. n0 + rows of W into panel [rows][b->k_range], zeros up to a
- * multiple of 64 columns. */
+/* Columns k0 .. k1 of rows n0 .. n0 + rows of W into panel [rows / values][b->k_range], zeros up to
+ * a multiple of 64 columns. */
 static void widen_columns(const struct backward *b, float *panel, size_t n0, size_t rows, size_t k0,
                           size_t k1)
 {
     size_t wide = round_up(k1 - k0, LANES), whole = round_up(k1 - k0, WIDE);
 
-    for (size_t n = 0; n < rows; n++, panel += b->k_range) {
-        b->kernels->widen(b->w->dtype, row_of(b->w, n0 + n), k0, k1 - k0, panel, LANES);
+    for (size_t n = 0; n < rows; n += b->kernels->values, panel += b->k_range) {
+        const void *row = row_of(b->w, n0 + n);
+
+        if (b->kernels->values == 2)
+            b->kernels->widen_pair(b->w->dtype, row, n + 1 < rows ? row_of(b->w, n0 + n + 1) : NULL,
+                                   k0, k1 - k0, panel);
+        else
+            b->kernels->widen(b->w->dtype, row, k0, k1 - k0, panel, LANES);
         for (size_t k = wide; k < whole; k++)
             panel[k] = 0;
     }
@@ -443,6 +540,7 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
     size_t m0 = unit / b->k_units * b->m_range, m1 = min_size(m0 + b->m_range, b->M);
     /* Each tile asks for its share of the rows that are widened next. */
     size_t share = ceil_div(BACKWARD_ROWS, ceil_div(m1 - m0, b->kernels->rows));
+    unsigned mode = flush_begin(b->kernels->values);
     size_t R;
 
     for (size_t n0 = 0; n0 < b->w->N; n0 += BACKWARD_ROWS) {
@@ -463,6 +561,7 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
             }
         }
     }
+    flush_end(b->kernels->values, mode);
 }
 
 void cart_matmul_backward_with(const struct cart_matmul_kernels *kernels, float *dx, size_t lddx,
@@ -487,6 +586,7 @@ void cart_matmul_backward_with(const struct cart_matmul_kernels *kernels, float 
 /* --- selection --- */
 
 static enum cart_kernels selected = CART_KERNELS_AUTO;
+static enum cart_precision precision = CART_PRECISION_F32;
 
 int cart_kernels_select(enum cart_kernels kernels, struct cart_err *err)
 {
@@ -502,6 +602,30 @@ enum cart_kernels cart_kernels_selected(void)
     return selected;
 }
 
+int cart_precision_select(enum cart_precision wish, struct cart_err *err)
+{
+#ifndef __SSE__
+    if (wish == CART_PRECISION_BF16)
+        return cart_err_set(err, CART_EUSAGE, "--precision bf16: expected an x86-64 machine");
+#endif
+    if (wish == CART_PRECISION_BF16 && selected == CART_KERNELS_BLAS)
+        return cart_err_set(err, CART_EUSAGE, "--precision bf16: not with --kernels blas");
+    precision = wish;
+    return 0;
+}
+
+enum cart_precision cart_precision_selected(void)
+{
+    return precision;
+}
+
+static const struct cart_matmul_kernels *kernels_of_class(void)
+{
+    const struct cart_tensor_kernels *set = cart_tensor_kernels();
+
+    return precision == CART_PRECISION_BF16 ? set->matmul_bf16 : set->matmul;
+}
+
 void cart_matmul_forward(float *y, size_t ldy, const float *x, size_t ldx, size_t M,
                          const struct cart_matrix *w, const float *bias, bool add,
                          struct cart_pool *pool)
@@ -509,8 +633,7 @@ void cart_matmul_forward(float *y, size_t ldy, const float *x, size_t ldx, size_
     if (selected == CART_KERNELS_BLAS)
         cart_matmul_forward_blas(y, ldy, x, ldx, M, w, bias, add, pool);
     else
-        cart_matmul_forward_with(cart_tensor_kernels()->matmul, y, ldy, x, ldx, M, w, bias, add,
-                                 pool);
+        cart_matmul_forward_with(kernels_of_class(), y, ldy, x, ldx, M, w, bias, add, pool);
 }
 
 void cart_matmul_backward(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
@@ -519,5 +642,5 @@ void cart_matmul_backward(float *dx, size_t lddx, const float *dy, size_t lddy, 
     if (selected == CART_KERNELS_BLAS)
         cart_matmul_backward_blas(dx, lddx, dy, lddy, M, w, pool);
     else
-        cart_matmul_backward_with(cart_tensor_kernels()->matmul, dx, lddx, dy, lddy, M, w, pool);
+        cart_matmul_backward_with(kernels_of_class(), dx, lddx, dy, lddy, M, w, pool);
 }

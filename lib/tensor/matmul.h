@@ -5,12 +5,26 @@
  * order, one fmaf each, from +0; then the lanes are added as a tree of halves: l[i] += l[i + 8],
  * then 4, 2, 1. Then "+ bias[n]" if there is one; then "y_old + that" if add. Order of the backward
  * sum: one chain per element, from the old dx, ascending n: dx = fmaf(dy[n], W[n][k], dx). Every
- * variant gives these bits for any thread count, M and CPU. */
+ * variant gives these bits for any thread count, M and CPU.
+ *
+ * The bf16 class is another contract of the same kind, at up to twice the speed where the CPU has
+ * VDPBF16PS. Both factors are rounded to bf16 (nearest, ties to even; subnormal ones to zero), and
+ * every result that is subnormal is zero. Forward: K is padded to a multiple of 32; lane i takes
+ * the pair k = 2i, 2i + 1 of each 32 in ascending order, the odd one first, one fmaf each; the rest
+ * as above. Backward: n ascends in pairs, the odd one of a pair first; N is padded to a multiple of
+ * 2. The instruction computes just that: Intel's manual, VDPBF16PS. */
 #ifndef CART_TENSOR_MATMUL_H
 #define CART_TENSOR_MATMUL_H
 
 #include "base/pool.h"
 #include "tensor/dtype.h"
+
+/* The class in which this process computes its products. Process-wide; call before threads start.
+ * CART_EUSAGE where the class does not exist: bf16 on another machine than x86-64, or with
+ * --kernels blas. */
+enum cart_precision { CART_PRECISION_F32, CART_PRECISION_BF16 };
+int cart_precision_select(enum cart_precision precision, struct cart_err *err) CART_MUST_USE;
+enum cart_precision cart_precision_selected(void);
 
 /* W [N, K], row-major, row_bytes apart. Borrowed: usually a part of a mapped file. */
 struct cart_matrix {
@@ -30,10 +44,12 @@ void cart_matmul_forward(float *y, size_t ldy, const float *x, size_t ldx, size_
 void cart_matmul_backward(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
                           const struct cart_matrix *w, struct cart_pool *pool);
 
-void cart_matmul_forward_ref(float *y, size_t ldy, const float *x, size_t ldx, size_t M,
-                             const struct cart_matrix *w, const float *bias, bool add);
-void cart_matmul_backward_ref(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
-                              const struct cart_matrix *w);
+/* The definitions, of the class named. */
+void cart_matmul_forward_ref(enum cart_precision precision, float *y, size_t ldy, const float *x,
+                             size_t ldx, size_t M, const struct cart_matrix *w, const float *bias,
+                             bool add);
+void cart_matmul_backward_ref(enum cart_precision precision, float *dx, size_t lddx,
+                              const float *dy, size_t lddy, size_t M, const struct cart_matrix *w);
 
 /* auto: kernels of ours, of the CPU path. blas: matrix products through OpenBLAS over rows widened
  * block by block; close, but not the exact bits. Process-wide; call before threads start.

@@ -384,6 +384,7 @@ static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, 
 }
 
 const struct cart_matmul_kernels cart_matmul_kernels_avx2 = {
+    .values = 1,
     .rows = ROWS,
     .fused_rows = 0,
     .widen = widen,

@@ -118,6 +118,7 @@ static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, 
 }
 
 const struct cart_matmul_kernels CART_VARIANT(cart_matmul_kernels) = {
+    .values = 1,
     .rows = ROWS,
     .fused_rows = 0,
     .widen = widen,

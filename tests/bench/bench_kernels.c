@@ -167,7 +167,8 @@ static void check_forward(const float *y, const float *x, const struct cart_matr
 
     last.N = n;
     last.data = (const uint8_t *)w->data + (w->N - n) * w->row_bytes;
-    cart_matmul_forward_ref(want, n, x + (M - 1) * w->K, w->K, 1, &last, NULL, false);
+    cart_matmul_forward_ref(CART_PRECISION_F32, want, n, x + (M - 1) * w->K, w->K, 1, &last, NULL,
+                            false);
     if (memcmp(want, y + M * w->N - n, n * sizeof *want))
         die("forward differs from the reference");
 }
@@ -176,7 +177,8 @@ static void check_backward(const float *dx, const float *dy, const struct cart_m
 {
     float *want = floats(M * w->K);
 
-    cart_matmul_backward_ref(want + (M - 1) * w->K, w->K, dy + (M - 1) * w->N, w->N, 1, w);
+    cart_matmul_backward_ref(CART_PRECISION_F32, want + (M - 1) * w->K, w->K, dy + (M - 1) * w->N,
+                             w->N, 1, w);
     if (memcmp(want + (M - 1) * w->K, dx + (M - 1) * w->K, w->K * sizeof *want))
         die("backward differs from the reference");
     free(want);

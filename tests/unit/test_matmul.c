@@ -41,6 +41,8 @@ static float *activations(size_t n, uint64_t seed)
 
     for (size_t i = 0; i < n; i += 11)
         x[i] = i % 2 ? -0.0f : (i % 3 ? 0.0f : -1e-44f);
+    for (size_t i = 5; i < n; i += 37) /* products near the smallest normal number */
+        x[i] *= i % 3 ? 1e-38f : 3e-36f;
     return x;
 }
 
@@ -82,8 +84,14 @@ static void guard_rows(float *x, size_t ld, size_t M, size_t N)
             x[m * ld + n] = guard;
 }
 
-static void check_forward(int dtype, size_t N, size_t K, size_t M_most, bool with_bias, bool add,
-                          size_t *cases)
+static const struct cart_matmul_kernels *kernels_of(const struct cart_tensor_kernels *set,
+                                                    enum cart_precision class)
+{
+    return class == CART_PRECISION_BF16 ? set->matmul_bf16 : set->matmul;
+}
+
+static void check_forward_class(enum cart_precision class, int dtype, size_t N, size_t K,
+                                size_t M_most, bool with_bias, bool add, size_t *cases)
 {
     static const size_t Ms[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 64, 65};
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
@@ -97,14 +105,14 @@ static void check_forward(int dtype, size_t N, size_t K, size_t M_most, bool wit
     p.want = floats(M_MAX * p.ldy, 2);
     guard_rows(p.y0, p.ldy, M_MAX, N);
     y = floats(M_MAX * p.ldy, 4);
-    cart_matmul_forward_ref(p.want, p.ldy, p.x, p.ldx, M_most, &p.w, with_bias ? p.bias : NULL,
-                            add);
+    cart_matmul_forward_ref(class, p.want, p.ldy, p.x, p.ldx, M_most, &p.w,
+                            with_bias ? p.bias : NULL, add);
     for (size_t i = 0; i < CART_COUNTOF(Ms) && Ms[i] <= M_most; i++) {
         for (size_t s = 0; s < n_sets; s++) {
             struct cart_pool *pool = pools[(i + s + *cases) % POOLS];
 
             memcpy(y, p.y0, M_MAX * p.ldy * sizeof *y);
-            cart_matmul_forward_with(sets[s]->matmul, y, p.ldy, p.x, p.ldx, Ms[i], &p.w,
+            cart_matmul_forward_with(kernels_of(sets[s], class), y, p.ldy, p.x, p.ldx, Ms[i], &p.w,
                                      with_bias ? p.bias : NULL, add, pool);
             expect_rows("forward", sets[s]->name, &p, y, p.want, p.ldy, Ms[i], N);
             assert_memory_equal(y + Ms[i] * p.ldy, p.y0 + Ms[i] * p.ldy,
@@ -116,7 +124,15 @@ static void check_forward(int dtype, size_t N, size_t K, size_t M_most, bool wit
     problem_release(&p);
 }
 
-static void check_backward(int dtype, size_t N, size_t K, size_t M_most, size_t *cases)
+static void check_forward(int dtype, size_t N, size_t K, size_t M_most, bool with_bias, bool add,
+                          size_t *cases)
+{
+    check_forward_class(CART_PRECISION_F32, dtype, N, K, M_most, with_bias, add, cases);
+    check_forward_class(CART_PRECISION_BF16, dtype, N, K, M_most, with_bias, add, cases);
+}
+
+static void check_backward_class(enum cart_precision class, int dtype, size_t N, size_t K,
+                                 size_t M_most, size_t *cases)
 {
     static const size_t Ms[] = {1, 2, 3, 4, 5, 6, 7, 11, 13, 64, 65};
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
@@ -127,13 +143,14 @@ static void check_backward(int dtype, size_t N, size_t K, size_t M_most, size_t 
     p.x = floats(M_MAX * p.ldx, 7);
     p.want = floats(M_MAX * p.ldx, 7);
     guard_rows(p.x, p.ldx, M_MAX, K);
-    cart_matmul_backward_ref(p.want, p.ldx, dy, p.ldy, M_most, &p.w);
+    cart_matmul_backward_ref(class, p.want, p.ldx, dy, p.ldy, M_most, &p.w);
     for (size_t i = 0; i < CART_COUNTOF(Ms) && Ms[i] <= M_most; i++) {
         for (size_t s = 0; s < n_sets; s++) {
             struct cart_pool *pool = pools[(i + s + *cases) % POOLS];
 
             memcpy(dx, p.x, M_MAX * p.ldx * sizeof *dx);
-            cart_matmul_backward_with(sets[s]->matmul, dx, p.ldx, dy, p.ldy, Ms[i], &p.w, pool);
+            cart_matmul_backward_with(kernels_of(sets[s], class), dx, p.ldx, dy, p.ldy, Ms[i], &p.w,
+                                      pool);
             expect_rows("backward", sets[s]->name, &p, dx, p.want, p.ldx, Ms[i], K);
             assert_memory_equal(dx + Ms[i] * p.ldx, p.x + Ms[i] * p.ldx,
                                 (M_MAX - Ms[i]) * p.ldx * sizeof *dx);
@@ -143,6 +160,12 @@ static void check_backward(int dtype, size_t N, size_t K, size_t M_most, size_t 
     free(dx);
     free(dy);
     problem_release(&p);
+}
+
+static void check_backward(int dtype, size_t N, size_t K, size_t M_most, size_t *cases)
+{
+    check_backward_class(CART_PRECISION_F32, dtype, N, K, M_most, cases);
+    check_backward_class(CART_PRECISION_BF16, dtype, N, K, M_most, cases);
 }
 
 /* Shapes by block size: pieces of K, panels that are not full, several units. */
@@ -224,10 +247,10 @@ static void test_public(void **state)
     float *dx = floats(7 * 512, 3), *dwant = floats(7 * 512, 3);
 
     (void)state;
-    cart_matmul_forward_ref(want, 21, x, 512, 7, &w, NULL, true);
+    cart_matmul_forward_ref(CART_PRECISION_F32, want, 21, x, 512, 7, &w, NULL, true);
     cart_matmul_forward(y, 21, x, 512, 7, &w, NULL, true, pools[1]);
     assert_memory_equal(y, want, 7 * 21 * sizeof *y);
-    cart_matmul_backward_ref(dwant, 512, y, 21, 7, &w);
+    cart_matmul_backward_ref(CART_PRECISION_F32, dwant, 512, y, 21, 7, &w);
     cart_matmul_backward(dx, 512, y, 21, 7, &w, pools[1]);
     assert_memory_equal(dx, dwant, 7 * 512 * sizeof *dx);
     free(x);
@@ -282,8 +305,8 @@ static void check_exact(int dtype, size_t K)
     for (size_t i = 0; i < EM * K; i++)
         want_dx[i] = dx[i];
     exact(want_y, want_dx, x, y0, dy, bias, &w);
-    cart_matmul_forward_ref(y, EN, x, K, EM, &w, bias, true);
-    cart_matmul_backward_ref(dx, K, dy, EN, EM, &w);
+    cart_matmul_forward_ref(CART_PRECISION_F32, y, EN, x, K, EM, &w, bias, true);
+    cart_matmul_backward_ref(CART_PRECISION_F32, dx, K, dy, EN, EM, &w);
     assert_true(nmse(y, want_y, EM * EN) < 1e-12);
     assert_true(nmse(dx, want_dx, EM * K) < 1e-12);
 
@@ -337,7 +360,7 @@ static void test_select(void **state)
     assert_memory_equal(a, b, 64 * 64 * sizeof *a);
     assert_int_equal(cart_kernels_select(CART_KERNELS_AUTO, NULL), 0);
     cart_matmul_forward(a, 64, x, 2048, 64, &w, NULL, false, pools[0]);
-    cart_matmul_forward_ref(b, 64, x, 2048, 64, &w, NULL, false);
+    cart_matmul_forward_ref(CART_PRECISION_F32, b, 64, x, 2048, 64, &w, NULL, false);
     assert_memory_equal(a, b, 64 * 64 * sizeof *a);
     free(x);
     free(a);
