@@ -486,8 +486,27 @@ static void plan_backward(struct backward *b)
     b->m_range = ceil_div(b->M, m_units);
 }
 
+/* The gradients of one tile: cells of dy [R, n]. */
+struct gradients {
+    const float *dy;
+    size_t lddy, n;
+};
+
+/* Where dy is not of the cells' class, they are made in cells [CART_TILE_ROWS][BACKWARD_ROWS]. */
+static struct gradients gradients_of(const struct backward *b, size_t m, size_t R, size_t n0,
+                                     size_t rows, float *cells)
+{
+    const float *dy = b->dy + m * b->lddy + n0;
+
+    if (b->kernels->values == 1)
+        return (struct gradients){dy, b->lddy, rows};
+    for (size_t r = 0; r < R; r++)
+        b->kernels->pack(cells + r * BACKWARD_ROWS, dy + r * b->lddy, b->lddy, 1, rows);
+    return (struct gradients){cells, BACKWARD_ROWS, ceil_div(rows, b->kernels->values)};
+}
+
 /* The last panel of a row may be narrower than 64 columns: it is worked on in a copy. */
-static void backward_narrow(const struct backward *b, size_t m, size_t R, size_t n0, size_t rows,
+static void backward_narrow(const struct backward *b, const struct gradients *g, size_t m, size_t R,
                             size_t k0, const float *panel)
 {
     float copy[CART_TILE_ROWS * WIDE] = {0};
@@ -495,8 +514,7 @@ static void backward_narrow(const struct backward *b, size_t m, size_t R, size_t
 
     for (size_t i = 0; i < R; i++)
         memcpy(copy + i * WIDE, b->dx + (m + i) * b->lddx + k0, k * sizeof(float));
-    b->kernels->tile_backward(copy, WIDE, b->dy + m * b->lddy + n0, b->lddy, panel, b->k_range,
-                              rows, R);
+    b->kernels->tile_backward(copy, WIDE, g->dy, g->lddy, panel, b->k_range, g->n, R);
     for (size_t i = 0; i < R; i++)
         memcpy(b->dx + (m + i) * b->lddx + k0, copy + i * WIDE, k * sizeof(float));
 }
@@ -540,6 +558,7 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
     size_t m0 = unit / b->k_units * b->m_range, m1 = min_size(m0 + b->m_range, b->M);
     /* Each tile asks for its share of the rows that are widened next. */
     size_t share = ceil_div(BACKWARD_ROWS, ceil_div(m1 - m0, b->kernels->rows));
+    float cells[CART_TILE_ROWS * BACKWARD_ROWS];
     unsigned mode = flush_begin(b->kernels->values);
     size_t R;
 
@@ -549,15 +568,15 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
         widen_columns(b, panel, n0, rows, k0, k1);
         for (size_t m = m0; m < m1; m += R) {
             R = tile_rows(b->kernels, m1 - m, false);
+            struct gradients g = gradients_of(b, m, R, n0, rows, cells);
             fetch_columns(b, next, min_size(next + share, b->w->N), k0, k1);
             next = min_size(next + share, b->w->N);
             for (size_t k = k0; k < k1; k += WIDE) {
                 if (k1 - k < WIDE)
-                    backward_narrow(b, m, R, n0, rows, k, panel + k - k0);
+                    backward_narrow(b, &g, m, R, k, panel + k - k0);
                 else
-                    b->kernels->tile_backward(b->dx + m * b->lddx + k, b->lddx,
-                                              b->dy + m * b->lddy + n0, b->lddy, panel + k - k0,
-                                              b->k_range, rows, R);
+                    b->kernels->tile_backward(b->dx + m * b->lddx + k, b->lddx, g.dy, g.lddy,
+                                              panel + k - k0, b->k_range, g.n, R);
             }
         }
     }

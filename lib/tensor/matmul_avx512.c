@@ -27,5 +27,5 @@ const struct cart_matmul_kernels cart_matmul_kernels_avx512 = {
     .tile = tile,
     .fused = fused,
     .gemv = gemv,
-    .tile_backward = backward_steps,
+    .tile_backward = tile_backward,
 };

@@ -406,9 +406,8 @@ CART_ALWAYS_INLINE void backward_rows(float *dx, size_t lddx, const float *dy, s
             _mm512_storeu_ps(dx + r * lddx + LANES * v, c[r][v]);
 }
 
-/* n steps of R rows of cells of dy. */
-static void backward_steps(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w,
-                           size_t ldw, size_t n, size_t R)
+static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w,
+                          size_t ldw, size_t n, size_t R)
 {
     switch (R) {
     case 1:

@@ -18,8 +18,6 @@ CART_ALWAYS_INLINE __m512 cell_of(__m512 v0, __m512 v1)
 
 #include "tensor/matmul_avx512_impl.h"
 
-enum { SPAN = CART_BACKWARD_SPAN };
-
 /* Sixteen pairs, even[i] below odd[i]. */
 CART_ALWAYS_INLINE __m512 pair_of(__m512 even, __m512 odd)
 {
@@ -41,17 +39,6 @@ static void widen_pair(int dtype, const void *even, const void *odd, size_t k0, 
     for (size_t k = 0; k < n; k += LANES)
         _mm512_storeu_ps(out + k,
                          pair_of(_mm512_loadu_ps(wide[0] + k), _mm512_loadu_ps(wide[1] + k)));
-}
-
-/* dy as cells: pairs along n. */
-static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, const float *w,
-                          size_t ldw, size_t n, size_t R)
-{
-    float cells[ROWS][SPAN / VALUES];
-
-    for (size_t r = 0; r < R; r++)
-        pack(cells[r], dy + r * lddy, lddy, 1, n);
-    backward_steps(dx, lddx, cells[0], SPAN / VALUES, w, ldw, (n + 1) / VALUES, R);
 }
 
 const struct cart_matmul_kernels cart_matmul_kernels_bf16_avx512 = {

@@ -171,18 +171,16 @@ static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, 
         float c[WIDE];
 
         memcpy(c, dx + r * lddx, sizeof c);
-        for (size_t i = 0; i < n; i += VALUES, w += ldw) {
-            float pair[VALUES] = {dy[r * lddy + i], i + 1 < n ? dy[r * lddy + i + 1] : 0};
+        for (size_t i = 0; i < n; i++) {
             uint32_t g, b[WIDE];
 
-            cells_of(&g, pair, pair + 1, 1, 1);
-            memcpy(b, w, sizeof b);
+            memcpy(&g, dy + r * lddy + i, sizeof g);
+            memcpy(b, w + i * ldw, sizeof b);
             for (size_t k = 0; k < WIDE; k++) {
                 c[k] = fmaf(cell_odd(g), cell_odd(b[k]), c[k]);
                 c[k] = fmaf(cell_even(g), cell_even(b[k]), c[k]);
             }
         }
-        w -= (n + 1) / VALUES * ldw;
         memcpy(dx + r * lddx, c, sizeof c);
     }
 }

@@ -12,8 +12,8 @@
  * The lane sums of a finished tile go to y, four columns wide.
  *
  * Backward. A tile is R rows by 64 columns of dx:
- *   dy     [R, n]         f32, rows lddy apart, in place; n <= CART_BACKWARD_SPAN
- *   w      [n / values, 64]   widened, zero beyond K, rows ldw apart
+ *   dy     [R, n]         cells, rows lddy apart: in the f32 class where they lie
+ *   w      [n, 64]        cells, widened, zero beyond K, rows ldw apart
  *   dx     [R, 64]        rows lddx apart, loaded first and stored last
  */
 #ifndef CART_TENSOR_MATMUL_KERNELS_H

@@ -1,9 +1,9 @@
 /* How close the products with frozen weights come to what the machine allows.
  *
- *   bench_kernels [THREADS [DTYPE|all [SET [M,N,K|-M,N,K]]]]
+ *   bench_kernels [THREADS [DTYPE|all [SET[+bf16] [M,N,K|-M,N,K]]]]
  *
- * SET is generic, fma, avx2 or avx512, the best by default; M,N,K is one forward shape, -M,N,K one
- * backward shape.
+ * SET is generic, fma, avx2 or avx512, the best by default, +bf16 the bf16 class; M,N,K is one
+ * forward shape, -M,N,K one backward shape.
  *
  * Prints the peak of f32 fused multiply-adds and the read bandwidth, measured again beside each
  * group, then for each type and shape: the best time of several repeats, the fraction of the peak,
@@ -12,6 +12,7 @@
  * other processes on the machine disturb less. */
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "helper/limits.h"
 #include "helper/weights.h"
 #include "tensor/dispatch.h"
 #include "tensor/matmul_impl.h"
@@ -25,6 +26,8 @@
 static struct cart_pool *pool;
 static size_t threads = 1;
 static const struct cart_tensor_kernels *set;
+static const struct cart_matmul_kernels *kernels; /* of the set, in the class */
+static enum cart_precision class;
 
 static double now(void)
 {
@@ -167,8 +170,7 @@ static void check_forward(const float *y, const float *x, const struct cart_matr
 
     last.N = n;
     last.data = (const uint8_t *)w->data + (w->N - n) * w->row_bytes;
-    cart_matmul_forward_ref(CART_PRECISION_F32, want, n, x + (M - 1) * w->K, w->K, 1, &last, NULL,
-                            false);
+    cart_matmul_forward_ref(class, want, n, x + (M - 1) * w->K, w->K, 1, &last, NULL, false);
     if (memcmp(want, y + M * w->N - n, n * sizeof *want))
         die("forward differs from the reference");
 }
@@ -177,8 +179,7 @@ static void check_backward(const float *dx, const float *dy, const struct cart_m
 {
     float *want = floats(M * w->K);
 
-    cart_matmul_backward_ref(CART_PRECISION_F32, want + (M - 1) * w->K, w->K, dy + (M - 1) * w->N,
-                             w->N, 1, w);
+    cart_matmul_backward_ref(class, want + (M - 1) * w->K, w->K, dy + (M - 1) * w->N, w->N, 1, w);
     if (memcmp(want + (M - 1) * w->K, dx + (M - 1) * w->K, w->K * sizeof *want))
         die("backward differs from the reference");
     free(want);
@@ -193,9 +194,9 @@ static double time_product(float *out, const float *in, const struct cart_matrix
         double t = now();
 
         if (backward)
-            cart_matmul_backward_with(set->matmul, out, w->K, in, w->N, M, w, pool);
+            cart_matmul_backward_with(kernels, out, w->K, in, w->N, M, w, pool);
         else
-            cart_matmul_forward_with(set->matmul, out, w->N, in, w->K, M, w, NULL, false, pool);
+            cart_matmul_forward_with(kernels, out, w->N, in, w->K, M, w, NULL, false, pool);
         t = now() - t;
         best = t < best ? t : best;
         if (i == 0 && backward)
@@ -233,7 +234,8 @@ static void bench_dtype(int dtype, const char *only)
                                            {16, 3072, 1024}, {64, 1536, 768},  {64, 3072, 1024},
                                            {64, 1024, 3072}, {256, 1536, 768}, {256, 1024, 3072}};
     static const struct shape back[] = {{64, 1536, 768}, {64, 3072, 1024}, {256, 1024, 3072}};
-    double flops = peak(), bytes_s = read_bandwidth();
+    double flops = class == CART_PRECISION_BF16 ? limit_bf16(pool) : peak(),
+           bytes_s = read_bandwidth();
 
     printf("# %s: peak %.1f GFLOP/s, read %.1f GB/s, %zu threads\n", cart_dtype_info(dtype)->name,
            flops / 1e9, bytes_s / 1e9, threads);
@@ -260,8 +262,10 @@ int main(int argc, char **argv)
     threads = argc > 1 ? strtoul(argv[1], NULL, 10) : 1;
     set = sets[n - 1];
     for (size_t i = 0; argc > 3 && i < n; i++)
-        if (strcmp(argv[3], sets[i]->name) == 0)
+        if (strncmp(argv[3], sets[i]->name, strcspn(argv[3], "+")) == 0)
             set = sets[i];
+    class = argc > 3 && strchr(argv[3], '+') ? CART_PRECISION_BF16 : CART_PRECISION_F32;
+    kernels = class == CART_PRECISION_BF16 ? set->matmul_bf16 : set->matmul;
     if (threads < 1 || cart_cpu_init(&err) < 0 || cart_pool_new(&pool, threads, &err) < 0)
         die("cannot start threads");
     read_area = malloc(read_bytes);

@@ -43,21 +43,39 @@ static void read_unit(void *ctx, size_t unit, size_t worker)
     }
 }
 
+static void bf16_unit(void *ctx, size_t unit, size_t worker)
+{
+    struct job *j = ctx;
+    (void)unit;
+    (void)worker;
+    j->sink = limit_bf16_loop_avx512(j->rounds);
+}
+
 /* Best of several: what the machine can do, not what else it was doing. */
-double limit_fma(struct cart_pool *pool)
+static double best_rate(struct cart_pool *pool, void (*unit)(void *, size_t, size_t), double flop)
 {
     struct job j = {.rounds = 1000000};
-    double flop = (cart_cpu_path() == CART_CPU_AVX512 ? 512.0 : 192.0) * (double)j.rounds, best = 0;
+    double best = 0;
     size_t T = cart_pool_threads(pool);
-    if (cart_cpu_path() == CART_CPU_GENERIC)
-        return 0;
     for (int i = 0; i < 7; i++) {
         double t = cart_clock_now();
-        cart_pool_run(pool, T, fma_unit, &j);
-        double rate = flop * (double)T / (cart_clock_now() - t);
+        cart_pool_run(pool, T, unit, &j);
+        double rate = flop * (double)j.rounds * (double)T / (cart_clock_now() - t);
         best = rate > best ? rate : best;
     }
     return best;
+}
+
+double limit_fma(struct cart_pool *pool)
+{
+    if (cart_cpu_path() == CART_CPU_GENERIC)
+        return 0;
+    return best_rate(pool, fma_unit, cart_cpu_path() == CART_CPU_AVX512 ? 512.0 : 192.0);
+}
+
+double limit_bf16(struct cart_pool *pool)
+{
+    return cart_cpu_has_bf16() ? best_rate(pool, bf16_unit, 1024.0) : 0;
 }
 
 double limit_read(struct cart_pool *pool)

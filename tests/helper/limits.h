@@ -7,12 +7,14 @@
 
 double limit_fma(struct cart_pool *pool);  /* f32 FLOP/s of fused multiply-adds in registers, widest
                                               vectors in use */
+double limit_bf16(struct cart_pool *pool); /* FLOP/s of VDPBF16PS; 0 where the CPU has none */
 double limit_read(struct cart_pool *pool); /* bytes/s summing 512 MiB */
 
 /* The loop of one worker: rounds of 16 independent chains; returns a number so that nothing is
  * optimised away. */
-float limit_fma_loop_avx512(long rounds); /* 16 * 16 * 2 FLOP a round */
-float limit_fma_loop_avx2(long rounds);   /* 12 * 8 * 2 FLOP a round */
+float limit_fma_loop_avx512(long rounds);  /* 16 * 16 * 2 FLOP a round */
+float limit_bf16_loop_avx512(long rounds); /* 16 * 32 * 2 FLOP a round */
+float limit_fma_loop_avx2(long rounds);    /* 12 * 8 * 2 FLOP a round */
 float limit_read_loop_avx512(const float *p, size_t n);
 float limit_read_loop_avx2(const float *p, size_t n);
 
