@@ -253,7 +253,8 @@ static int run(const struct options *o, struct cart_err *err)
 {
     struct work w = {.o = o};
     int r;
-    if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels, err)) == 0 &&
+    if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
+                                 (enum cart_precision)o->common.precision, err)) == 0 &&
         (r = open_all(&w, err)) == 0)
         r = o->compare ? compare(&w, err) : converse(&w, err);
     close_all(&w);

@@ -25,7 +25,8 @@ static int run(struct options *o, const char *input, int *answer, struct cart_er
     struct cart_equiv_result res;
     struct cart_record rec;
     int r;
-    if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels, err)) < 0 ||
+    if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
+                                 (enum cart_precision)o->common.precision, err)) < 0 ||
         (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
         (r = cart_stream_open(&in, input, "tokens", err)) < 0)

@@ -73,7 +73,8 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_cartridge **list = calloc(o->cartridges.n + 1, sizeof *list);
     int r = list ? 0 : cart_err_memory(err, "cartridges", o->cartridges.n * sizeof *list);
     if (r == 0)
-        r = cart_kernels_select((enum cart_kernels)o->common.kernels, err);
+        r = cart_kernels_select((enum cart_kernels)o->common.kernels,
+                                (enum cart_precision)o->common.precision, err);
     if (r < 0 || (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
         (r = open_cartridges(o, m, list, err)) < 0)

@@ -277,7 +277,8 @@ static int run(struct options *o, struct cart_err *err)
     char name[128];
     int r = base_name(o, name, sizeof name, err);
     if (r == 0)
-        r = cart_kernels_select((enum cart_kernels)o->common.kernels, err);
+        r = cart_kernels_select((enum cart_kernels)o->common.kernels,
+                                (enum cart_precision)o->common.precision, err);
     if (r < 0 || (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_registry_new(&registry, m, o->allow_other_weights, err)) < 0 ||
         (r = load_cartridges(o, registry, err)) < 0)

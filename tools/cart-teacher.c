@@ -181,7 +181,8 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
     struct cart_record rec;
     int r;
 
-    if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels, err)) < 0 ||
+    if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
+                                 (enum cart_precision)o->common.precision, err)) < 0 ||
         (r = open_all(&w, input, &rec, err)) < 0)
         goto out;
     if (o->common.dry_run) {

@@ -106,7 +106,8 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_model_options mo = {o->profile};
     struct cart_train_watch watch = {o, on_plan, on_step, on_evaluation, on_notice};
     int r;
-    if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels, err)) < 0 ||
+    if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
+                                 (enum cart_precision)o->common.precision, err)) < 0 ||
         (r = folder_of(&folder, o->train.output, err)) < 0 ||
         (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0)

@@ -47,7 +47,7 @@ struct cart_opt {
 
 /* Options that every tool has: -h --help, -V --version, -q --quiet, -v --verbose, -o --output FILE,
  * -j --jobs N, --progress MODE, -z --compress LEVEL, --dry-run, -m --model FILE ($CART_MODEL),
- * --kernels auto|blas. A tool that does not use one of the maskable ones leaves its bit out of
+ * --kernels auto|blas, --precision f32|bf16. A tool that does not use one of the maskable ones leaves its bit out of
  * uses, and then the option does not exist for it. */
 struct cart_common {
     bool help, version, quiet, dry_run;
@@ -58,6 +58,7 @@ struct cart_common {
     size_t jobs;     /* default: cart_cpu_count() */
     size_t compress; /* 0: none */
     int kernels;     /* enum cart_kernels of the tensor room, whose order the words have */
+    int precision;   /* enum cart_precision, likewise */
 };
 
 enum {

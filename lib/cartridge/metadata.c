@@ -1,5 +1,7 @@
 #include "cartridge/metadata.h"
 
+#include "tensor/matmul.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -175,7 +177,9 @@ int cart_cartridge_describe(json_t **out, const struct cart_model *m,
         set_text(o, "cart.wrapper_close", about->wrapper_close) &&
         set_text(o, "cart.corpus", about->corpus) && set_number(o, "cart.p", about->p) &&
         set_number(o, "cart.frozen", about->frozen) && set_number(o, "cart.first_position", 0) &&
-        set_number(o, "cart.steps", about->steps) && set_text(o, "cart.precision", "f32") &&
+        set_number(o, "cart.steps", about->steps) &&
+        set_text(o, "cart.precision",
+                 cart_precision_selected() == CART_PRECISION_BF16 ? "bf16" : "f32") &&
         set_text(o, "cart.rope_order", m->rope.order == CART_ROPE_HALF ? "half" : "interleaved");
     int r = ok ? 0 : cart_err_memory(err, "metadata", 0);
     if (r == 0)

@@ -2,10 +2,16 @@
 
 #include "tensor/matmul.h"
 
+static bool mark(json_t *options, bool wanted, const char *key, const char *value)
+{
+    return !wanted || json_object_set_new(options, key, json_string(value)) == 0;
+}
+
 json_t *cart_kernels_mark(json_t *options)
 {
-    if (!options || cart_kernels_selected() == CART_KERNELS_AUTO ||
-        json_object_set_new(options, "kernels", json_string("blas")) == 0)
+    if (!options ||
+        (mark(options, cart_kernels_selected() == CART_KERNELS_BLAS, "kernels", "blas") &&
+         mark(options, cart_precision_selected() == CART_PRECISION_BF16, "precision", "bf16")))
         return options;
     json_decref(options);
     return NULL;

@@ -605,14 +605,24 @@ void cart_matmul_backward_with(const struct cart_matmul_kernels *kernels, float 
 /* --- selection --- */
 
 static enum cart_kernels selected = CART_KERNELS_AUTO;
-static enum cart_precision precision = CART_PRECISION_F32;
+static enum cart_precision selected_class = CART_PRECISION_F32;
 
-int cart_kernels_select(enum cart_kernels kernels, struct cart_err *err)
+int cart_kernels_select(enum cart_kernels kernels, enum cart_precision class, struct cart_err *err)
 {
-    int r = kernels == CART_KERNELS_BLAS ? cart_matmul_blas_load(err) : 0;
+    int r = 0;
 
-    if (r == 0)
+#ifndef __SSE__
+    if (class == CART_PRECISION_BF16)
+        return cart_err_set(err, CART_EUSAGE, "--precision bf16: expected an x86-64 machine");
+#endif
+    if (class == CART_PRECISION_BF16 && kernels == CART_KERNELS_BLAS)
+        return cart_err_set(err, CART_EUSAGE, "--precision bf16: not with --kernels blas");
+    if (kernels == CART_KERNELS_BLAS)
+        r = cart_matmul_blas_load(err);
+    if (r == 0) {
         selected = kernels;
+        selected_class = class;
+    }
     return r;
 }
 
@@ -621,28 +631,16 @@ enum cart_kernels cart_kernels_selected(void)
     return selected;
 }
 
-int cart_precision_select(enum cart_precision wish, struct cart_err *err)
-{
-#ifndef __SSE__
-    if (wish == CART_PRECISION_BF16)
-        return cart_err_set(err, CART_EUSAGE, "--precision bf16: expected an x86-64 machine");
-#endif
-    if (wish == CART_PRECISION_BF16 && selected == CART_KERNELS_BLAS)
-        return cart_err_set(err, CART_EUSAGE, "--precision bf16: not with --kernels blas");
-    precision = wish;
-    return 0;
-}
-
 enum cart_precision cart_precision_selected(void)
 {
-    return precision;
+    return selected_class;
 }
 
 static const struct cart_matmul_kernels *kernels_of_class(void)
 {
     const struct cart_tensor_kernels *set = cart_tensor_kernels();
 
-    return precision == CART_PRECISION_BF16 ? set->matmul_bf16 : set->matmul;
+    return selected_class == CART_PRECISION_BF16 ? set->matmul_bf16 : set->matmul;
 }
 
 void cart_matmul_forward(float *y, size_t ldy, const float *x, size_t ldx, size_t M,

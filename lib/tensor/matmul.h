@@ -19,12 +19,7 @@
 #include "base/pool.h"
 #include "tensor/dtype.h"
 
-/* The class in which this process computes its products. Process-wide; call before threads start.
- * CART_EUSAGE where the class does not exist: bf16 on another machine than x86-64, or with
- * --kernels blas. */
 enum cart_precision { CART_PRECISION_F32, CART_PRECISION_BF16 };
-int cart_precision_select(enum cart_precision precision, struct cart_err *err) CART_MUST_USE;
-enum cart_precision cart_precision_selected(void);
 
 /* W [N, K], row-major, row_bytes apart. Borrowed: usually a part of a mapped file. */
 struct cart_matrix {
@@ -53,9 +48,12 @@ void cart_matmul_backward_ref(enum cart_precision precision, float *dx, size_t l
 
 /* auto: kernels of ours, of the CPU path. blas: matrix products through OpenBLAS over rows widened
  * block by block; close, but not the exact bits. Process-wide; call before threads start.
- * blas_threads is set to 1: the pool splits. */
+ * blas_threads is set to 1: the pool splits. CART_EUSAGE for a class that does not exist: bf16
+ * through OpenBLAS, or on another machine than x86-64. */
 enum cart_kernels { CART_KERNELS_AUTO, CART_KERNELS_BLAS };
-int cart_kernels_select(enum cart_kernels kernels, struct cart_err *err) CART_MUST_USE;
+int cart_kernels_select(enum cart_kernels kernels, enum cart_precision precision,
+                        struct cart_err *err) CART_MUST_USE;
 enum cart_kernels cart_kernels_selected(void);
+enum cart_precision cart_precision_selected(void);
 
 #endif

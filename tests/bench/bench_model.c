@@ -2,8 +2,9 @@
  * tokens, decode of one stream and of sixteen, and a training step of 4 x 224 tokens behind 256
  * rows.
  *
- *   bench_model [MODEL.gguf]...
+ *   bench_model [+bf16] [MODEL.gguf]...
  *
+ * +bf16: the bf16 class, against the peak of VDPBF16PS.
  * Beside each training step stands the anonymous memory of the whole process at its end.
  * Without arguments: the demo model if it was fetched, and random files of Qwen3-0.6B's shape in
  * F16 and Q8_0, made once in build/bench. */
@@ -78,7 +79,7 @@ static void line(const char *what, double seconds, double tokens, double flop, d
 {
     printf("  %-34s %9.2f ms %9.1f tok/s", what, seconds * 1e3, tokens / seconds);
     if (flop > 0)
-        printf(" %8.1f GFLOP/s %5.2f of FMA peak", flop / seconds / 1e9, flop / seconds / b->fma);
+        printf(" %8.1f GFLOP/s %5.2f of peak", flop / seconds / 1e9, flop / seconds / b->fma);
     if (bytes > 0)
         printf(" %8.1f GB/s %5.2f of read bandwidth", bytes / seconds / 1e9,
                bytes / seconds / b->read);
@@ -289,12 +290,18 @@ int main(int argc, char **argv)
     struct cart_pool *pool = NULL;
     need(cart_cpu_init(&err), &err);
     need(cart_pool_new(&pool, cart_cpu_count(), &err), &err);
-    double fma = limit_fma(pool), read = limit_read(pool);
-    printf("CPU path %s, %zu threads: FMA peak %.0f GFLOP/s, read bandwidth %.1f GB/s\n",
-           cart_cpu_path_name(), cart_pool_threads(pool), fma / 1e9, read / 1e9);
-    for (int i = 1; i < argc; i++)
+    bool bf16 = argc > 1 && strcmp(argv[1], "+bf16") == 0;
+    int first = bf16 ? 2 : 1;
+    need(cart_kernels_select(CART_KERNELS_AUTO, bf16 ? CART_PRECISION_BF16 : CART_PRECISION_F32,
+                             &err),
+         &err);
+    double fma = bf16 ? limit_bf16(pool) : limit_fma(pool), read = limit_read(pool);
+    printf("CPU path %s, %zu threads, class %s: peak %.0f GFLOP/s, read bandwidth %.1f GB/s\n",
+           cart_cpu_path_name(), cart_pool_threads(pool), bf16 ? "bf16" : "f32", fma / 1e9,
+           read / 1e9);
+    for (int i = first; i < argc; i++)
         run(argv[i], fma, read, pool);
-    if (argc == 1) {
+    if (argc == first) {
         char path[512], made[128];
         const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
         snprintf(path, sizeof path, "%s%s/cart/SmolLM2-135M-Instruct.Q4_1.gguf",

@@ -152,6 +152,24 @@ setup() {
     cart_has err 'kernels: expected'
 }
 
+@test "bf16 is a class of its own: marked, the same bits on every CPU, not mixed by --resume" {
+    cart_need_tool jq
+    for cpu in "" generic avx2; do
+        CART_CPU=$cpu cart-train -q -p 48 --steps 3 --precision bf16 -j 2 -o "b$cpu" c.targets || return 1
+    done
+    cmp b bgeneric
+    cmp b bavx2
+    cart-train -q -p 48 --steps 3 -o f c.targets
+    cart_must_fail 1 cmp -s b f
+    cart_equal bf16 "$(cart-view b | jq -r 'select(.metadata) | .metadata["cart.precision"]')"
+    cart-view b | jq -r 'select(.metadata) | .metadata["cart.history"]' > history
+    cart_equal '"bf16"' "$(jq -c 'last.options.precision' history)"
+    size=$(wc -c < c.targets)
+    head -c $((size * 3 / 4)) c.targets | cart_must_fail 3 cart-train -q -p 48 --steps 10 -o r
+    cart_must_fail 4 cart-train -q -p 48 --steps 10 --precision bf16 --resume -o r c.targets 2> err
+    cart_has err 'precision: expected'
+}
+
 @test "--epochs on a shard goes over the shard's conversations" {
     cart-selfstudy -q -n 24 --held-out 4 --max-a 20 --max-q 12 --chunk 32:64 --context chunk --shard 2/4 c.tokens |
         cart-teacher -q > shard.targets

@@ -353,15 +353,23 @@ static void test_select(void **state)
 
     (void)state;
     assert_int_equal(cart_kernels_selected(), CART_KERNELS_AUTO);
-    assert_int_equal(cart_kernels_select(CART_KERNELS_BLAS, NULL), 0);
+    assert_int_equal(cart_kernels_select(CART_KERNELS_BLAS, CART_PRECISION_F32, NULL), 0);
     assert_int_equal(cart_kernels_selected(), CART_KERNELS_BLAS);
     cart_matmul_forward(a, 64, x, 2048, 64, &w, NULL, false, pools[0]);
     cart_matmul_forward_blas(b, 64, x, 2048, 64, &w, NULL, false, pools[0]);
     assert_memory_equal(a, b, 64 * 64 * sizeof *a);
-    assert_int_equal(cart_kernels_select(CART_KERNELS_AUTO, NULL), 0);
+    assert_int_equal(cart_kernels_select(CART_KERNELS_AUTO, CART_PRECISION_F32, NULL), 0);
     cart_matmul_forward(a, 64, x, 2048, 64, &w, NULL, false, pools[0]);
     cart_matmul_forward_ref(CART_PRECISION_F32, b, 64, x, 2048, 64, &w, NULL, false);
     assert_memory_equal(a, b, 64 * 64 * sizeof *a);
+    assert_int_equal(cart_kernels_select(CART_KERNELS_BLAS, CART_PRECISION_BF16, NULL),
+                     CART_EUSAGE);
+    assert_int_equal(cart_kernels_select(CART_KERNELS_AUTO, CART_PRECISION_BF16, NULL), 0);
+    assert_int_equal(cart_precision_selected(), CART_PRECISION_BF16);
+    cart_matmul_forward(a, 64, x, 2048, 64, &w, NULL, false, pools[0]);
+    cart_matmul_forward_ref(CART_PRECISION_BF16, b, 64, x, 2048, 64, &w, NULL, false);
+    assert_memory_equal(a, b, 64 * 64 * sizeof *a);
+    assert_int_equal(cart_kernels_select(CART_KERNELS_AUTO, CART_PRECISION_F32, NULL), 0);
     free(x);
     free(a);
     free(b);
