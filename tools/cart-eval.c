@@ -103,8 +103,8 @@ int main(int argc, char **argv)
     const struct cart_opt table[] = {
         CART_OPT_LIST('c', "cartridge", &o.cartridges, "CARTRIDGE",
                       "a cartridge to judge; may be given again"),
-        CART_OPT_STRING(0, "questions", &o.eval.questions, "FILE",
-                        "questions with answers, as JSON Lines, for recall"),
+        CART_OPT_INPUT(0, "questions", &o.eval.questions, "FILE",
+                       "questions with answers, as JSON Lines, for recall"),
         CART_OPT_FLAG(0, "json", &o.json, "one JSON object in place of the table"),
         CART_OPT_U64(0, "seed", &o.eval.seed, 0, 9007199254740991.0, "S",
                      "seed of the bootstrap (default: 0)"),

@@ -104,8 +104,8 @@ int main(int argc, char **argv)
     const struct cart_opt table[] = {
         CART_OPT_SIZE('p', "rows", &o.init.p, 1, 1 << 20, "P",
                       "rows (default: 256, or fewer for a short corpus)"),
-        CART_OPT_STRING(0, "init", &o.init.init, "spread|corpus|random|FILE",
-                        "where the rows come from (default: spread)"),
+        CART_OPT_INPUT(0, "init", &o.init.init, "spread|corpus|random|FILE",
+                       "where the rows come from (default: spread)"),
         CART_OPT_SIZE(0, "frozen", &o.init.frozen, 0, 1 << 20, "N",
                       "rows, from the first, that training never changes (default: 1)"),
         CART_OPT_U64(0, "seed", &o.init.seed, 0, 9007199254740991.0, "S",

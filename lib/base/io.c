@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* O_TMPFILE */
+#define _GNU_SOURCE /* O_TMPFILE, flock */
 #include "base/io.h"
 
 #include "base/interrupt.h"
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -153,6 +154,19 @@ static char *parent_of(const char *path)
     return dir;
 }
 
+/* The error of making path: a folder that is not there is the likeliest, and named. */
+static int failed_open(const char *path, struct cart_err *err)
+{
+    int sys = errno;
+    char *dir = parent_of(path);
+    bool missing = sys == ENOENT && dir && access(dir, F_OK) != 0;
+    errno = sys;
+    int r =
+        missing ? cart_err_sys(err, "%s: its folder %s", path, dir) : cart_err_sys(err, "%s", path);
+    free(dir);
+    return r;
+}
+
 static int sync_parent(const char *path, struct cart_err *err)
 {
     char *dir = parent_of(path);
@@ -175,6 +189,61 @@ bool cart_io_is_direct(const char *path)
     struct stat st;
     return !path || strcmp(path, "-") == 0 || path[0] == '\0' ||
            (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
+}
+
+/* Two names under which nothing stands. */
+static bool same_new_name(const char *a, const char *b)
+{
+    const char *sa = strrchr(a, '/'), *sb = strrchr(b, '/');
+    struct stat da, db;
+    if (strcmp(sa ? sa + 1 : a, sb ? sb + 1 : b) != 0)
+        return false;
+    char *pa = parent_of(a), *pb = parent_of(b);
+    bool same = pa && pb && stat(pa, &da) == 0 && stat(pb, &db) == 0 && da.st_dev == db.st_dev &&
+                da.st_ino == db.st_ino;
+    free(pa);
+    free(pb);
+    return same;
+}
+
+bool cart_io_same_file(const char *a, const char *b)
+{
+    struct stat sa, sb;
+    bool is_a = stat(a, &sa) == 0, is_b = stat(b, &sb) == 0;
+    if (is_a && is_b)
+        return S_ISREG(sa.st_mode) && sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
+    return !is_a && !is_b && same_new_name(a, b);
+}
+
+int cart_io_claim_fd(int fd, const char *name, struct cart_err *err)
+{
+    if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
+        return cart_err_set(err, CART_EAGAIN, "%s: another process is writing it", name);
+    return 0;
+}
+
+int cart_io_claim(int *fd, const char *path, struct cart_err *err)
+{
+    for (;;) {
+        struct stat have, named;
+        int f = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+        if (f < 0)
+            return failed_open(path, err);
+        int r = cart_io_claim_fd(f, path, err);
+        if (r == 0 && fstat(f, &have) < 0)
+            r = cart_err_sys(err, "%s", path);
+        if (r == 0 && !S_ISREG(have.st_mode))
+            r = cart_err_set(err, CART_EUSAGE, "%s: expected a regular file or none", path);
+        /* Whoever had it may have renamed it meanwhile: then the name is of another file, or none. */
+        if (r == 0 && stat(path, &named) == 0 && named.st_dev == have.st_dev &&
+            named.st_ino == have.st_ino) {
+            *fd = f;
+            return 0;
+        }
+        close(f);
+        if (r < 0)
+            return r;
+    }
 }
 
 int cart_io_publish(const char *from, const char *to, struct cart_err *err)
@@ -239,7 +308,7 @@ static int open_beside(struct cart_output *o, struct cart_err *err)
         o->tmp_path = NULL;
         errno = sys;
         if (sys != EEXIST || n == 999)
-            return cart_err_sys(err, "%s", o->path);
+            return failed_open(o->path, err);
     }
     o->fd = fd;
     return 0;

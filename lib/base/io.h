@@ -51,6 +51,18 @@ void cart_output_abandon(struct cart_output *out);
  * or "-"), a device, a FIFO, or the empty name. */
 bool cart_io_is_direct(const char *path);
 
+/* Whether two names are of one regular file, or would be: of names under which nothing stands, the
+ * folders and last parts are compared. */
+bool cart_io_same_file(const char *a, const char *b);
+
+/* FILE.part of a long writer: opened for reading and writing, made where there is none, its content
+ * kept, and locked until the descriptor is closed (duplicates included). CART_EAGAIN: another
+ * process has it. The lock binds those who ask for it, on file systems that have locks. */
+int cart_io_claim(int *fd, const char *path, struct cart_err *err) CART_MUST_USE;
+/* The same of a file that is open already, before it is renamed to a claimed name: the claim goes on
+ * without a gap. */
+int cart_io_claim_fd(int fd, const char *name, struct cart_err *err) CART_MUST_USE;
+
 /* fsync and rename of a file that the caller wrote under from, then fsync of the directory.
  * CART_EUSAGE if there is something else than a regular file under to, which stays. */
 int cart_io_publish(const char *from, const char *to, struct cart_err *err) CART_MUST_USE;

@@ -123,6 +123,8 @@ static int apply(const struct cart_opt *o, const char *text, struct cart_err *er
         ++*(int *)o->value;
         return 0;
     case CART_OPT_T_STRING:
+    case CART_OPT_T_INPUT:
+    case CART_OPT_T_OUTPUT:
         *(const char **)o->value = text;
         return 0;
     case CART_OPT_T_LIST:
@@ -160,13 +162,13 @@ static int whole_table(const struct cart_tool *tool, struct cart_opt **out, size
                       "show version, compiler, CPU path and libraries"),
     };
     const struct cart_opt model =
-        CART_OPT_STRING('m', "model", &c->model, "FILE", "GGUF model ($CART_MODEL)");
+        CART_OPT_INPUT('m', "model", &c->model, "FILE", "GGUF model ($CART_MODEL)");
     const struct {
         unsigned bit;
         struct cart_opt opt;
     } shared[] = {
         {CART_USES_OUTPUT,
-         CART_OPT_STRING('o', "output", &c->output, "FILE",
+         CART_OPT_OUTPUT('o', "output", &c->output, "FILE",
                          "write FILE, whole or not at all; - is standard output")},
         {CART_USES_COMPRESS,
          CART_OPT_SIZE('z', "compress", &c->compress, 0, 19, "LEVEL", "zstd level, 0 is none")},
@@ -390,6 +392,8 @@ int cart_opt_parse(const struct cart_tool *tool, int argc, char **argv, int *fir
     r = walk_arguments(&w, first, err);
     if (r >= 0)
         r = finish(tool, done, &w, err);
+    if (r >= 0 && !*done)
+        r = cart_opt_check_files(w.table, w.n, argv + *first, (size_t)(argc - *first), err);
     free(w.table);
     if (r >= 0 && !*done)
         trace_start(argc, argv, tool->common->jobs);

@@ -10,6 +10,8 @@
 enum cart_opt_type {
     CART_OPT_T_FLAG,   /* bool *      : --name sets true, --no-name does not exist */
     CART_OPT_T_STRING, /* const char **, borrowed from argv */
+    CART_OPT_T_INPUT,  /* the same, the name of a file to read (or one of the words of arg) */
+    CART_OPT_T_OUTPUT, /* the same, the name of a file to write */
     CART_OPT_T_LIST,   /* struct cart_opt_list * : may be given again */
     CART_OPT_T_SIZE,   /* size_t *    : min..max, suffix K M G (powers of 1024) */
     CART_OPT_T_U64,    /* uint64_t *  : min..max */
@@ -37,6 +39,8 @@ struct cart_opt {
 /* clang-format off */
 #define CART_OPT_FLAG(s, l, v, h)            {CART_OPT_T_FLAG, s, l, v, NULL, h, 0, 0}
 #define CART_OPT_STRING(s, l, v, a, h)       {CART_OPT_T_STRING, s, l, v, a, h, 0, 0}
+#define CART_OPT_INPUT(s, l, v, a, h)        {CART_OPT_T_INPUT, s, l, v, a, h, 0, 0}
+#define CART_OPT_OUTPUT(s, l, v, a, h)       {CART_OPT_T_OUTPUT, s, l, v, a, h, 0, 0}
 #define CART_OPT_LIST(s, l, v, a, h)         {CART_OPT_T_LIST, s, l, v, a, h, 0, 0}
 #define CART_OPT_SIZE(s, l, v, lo, hi, a, h) {CART_OPT_T_SIZE, s, l, v, a, h, lo, hi}
 #define CART_OPT_U64(s, l, v, lo, hi, a, h)  {CART_OPT_T_U64, s, l, v, a, h, lo, hi}
@@ -87,6 +91,9 @@ struct cart_tool {
  * -h prints "usage: NAME [-hqvV] [-m FILE] OWN... SHARED... OPERANDS": own options in the order of
  * the table, each by its short name if it has one, a LIST followed by "...". The SYNOPSIS of the
  * manual is the same words.
+ *
+ * A file to write (-o, an OUTPUT option) that is also one to read (an operand, standard input, an
+ * INPUT or LIST option, the model) or to be written twice is CART_EUSAGE.
  *
  * Also done here, because every tool needs it: cart_log_init, cart_cpu_init, the start event of the
  * trace, SIGPIPE back at its default, standing-in for closed standard descriptors, and, without -j

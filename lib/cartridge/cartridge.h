@@ -69,6 +69,12 @@ int cart_cartridge_save(const char *path, const struct cart_model *m,
                         const json_t *metadata, const int64_t *draft, size_t n_draft,
                         struct cart_err *err) CART_MUST_USE;
 
+/* The same to a descriptor; name is for messages. */
+int cart_cartridge_write(int fd, const char *name, const struct cart_model *m,
+                         const struct cart_kv_part *parts, size_t n_parts, size_t frozen,
+                         const json_t *metadata, const int64_t *draft, size_t n_draft,
+                         struct cart_err *err) CART_MUST_USE;
+
 /* What a new cartridge says of itself. Strings borrowed; NULL leaves the key out. */
 struct cart_cartridge_about {
     size_t p, frozen;

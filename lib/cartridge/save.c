@@ -72,35 +72,44 @@ static void fill(struct table *t, const struct cart_model *m, const struct cart_
     qsort(t->tensors, t->n, sizeof *t->tensors, by_name);
 }
 
+int cart_cartridge_write(int fd, const char *name, const struct cart_model *m,
+                         const struct cart_kv_part *parts, size_t n_parts, size_t frozen,
+                         const json_t *metadata, const int64_t *draft, size_t n_draft,
+                         struct cart_err *err)
+{
+    size_t row0 = 0;
+    int r = 0;
+    for (size_t i = 0; i < n_parts; i++) {
+        if ((r = cart_rows_check_finite(m, &parts[i], row0, name, err)) < 0)
+            return r;
+        row0 += parts[i].rows;
+    }
+    struct table t = {calloc(4 * m->L + 1, sizeof *t.tensors),
+                      calloc(4 * m->L + 1, sizeof *t.names), 0};
+    if (t.tensors && t.names) {
+        fill(&t, m, parts, n_parts, frozen, draft, n_draft);
+        r = cart_st_write(fd, t.tensors, t.n, metadata, name, err);
+    } else {
+        r = cart_err_memory(err, "tensor table", (4 * m->L + 1) * sizeof *t.tensors);
+    }
+    free(t.tensors);
+    free(t.names);
+    return r;
+}
+
 int cart_cartridge_save(const char *path, const struct cart_model *m,
                         const struct cart_kv_part *parts, size_t n_parts, size_t frozen,
                         const json_t *metadata, const int64_t *draft, size_t n_draft,
                         struct cart_err *err)
 {
     const char *name = path && strcmp(path, "-") != 0 ? path : "standard output";
-    size_t row0 = 0;
-    int r;
-    for (size_t i = 0; i < n_parts; i++) {
-        if ((r = cart_rows_check_finite(m, &parts[i], row0, name, err)) < 0)
-            return r;
-        row0 += parts[i].rows;
-    }
-    struct cart_output out = {.fd = -1};
-    struct table t = {calloc(4 * m->L + 1, sizeof *t.tensors),
-                      calloc(4 * m->L + 1, sizeof *t.names), 0};
-    if (!t.tensors || !t.names) {
-        r = cart_err_memory(err, "tensor table", (4 * m->L + 1) * sizeof *t.tensors);
-        goto out;
-    }
-    fill(&t, m, parts, n_parts, frozen, draft, n_draft);
-    if ((r = cart_output_open(&out, path, false, err)) < 0)
-        goto out;
-    if ((r = cart_st_write(out.fd, t.tensors, t.n, metadata, name, err)) < 0)
-        cart_output_abandon(&out);
-    else
-        r = cart_output_commit(&out, err);
-out:
-    free(t.tensors);
-    free(t.names);
+    struct cart_output out;
+    int r = cart_output_open(&out, path, false, err);
+    if (r < 0)
+        return r;
+    if ((r = cart_cartridge_write(out.fd, name, m, parts, n_parts, frozen, metadata, draft, n_draft,
+                                  err)) == 0)
+        return cart_output_commit(&out, err);
+    cart_output_abandon(&out);
     return r;
 }

@@ -3,7 +3,6 @@
 #include "base/io.h"
 #include "stream/kinds.h"
 
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -73,7 +72,9 @@ static int open_file(struct cart_metrics *m, const char *path, const json_t *hea
         if ((r = cart_output_open(&m->out, path, text, err)) < 0)
             return r;
         m->fd = m->out.fd;
-    } else if ((m->fd = open(m->part.data, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) < 0) {
+    } else if ((r = cart_io_claim(&m->fd, m->part.data, err)) < 0) {
+        return r;
+    } else if (ftruncate(m->fd, 0) < 0) {
         return cart_err_sys(err, "%s", m->part.data);
     }
     return text ? 0 : cart_stream_create(&m->w, m->fd, m->part.data, head, 0, err);
@@ -125,10 +126,10 @@ int cart_metrics_finish(struct cart_metrics *m, struct cart_err *err)
     if (m->out.fd > 0) {
         m->fd = -1;
         r = r < 0 ? r : cart_output_commit(&m->out, err);
-    } else if (m->path && r == 0) {
-        r = cart_io_publish(m->part.data, m->path, err);
+    } else if (m->path && r == 0 && (r = cart_io_publish(m->part.data, m->path, err)) == 0) {
+        (void)close(m->fd);
+        m->fd = -1;
     }
-    cart_metrics_close(m);
     return r;
 }
 
@@ -138,10 +139,12 @@ void cart_metrics_close(struct cart_metrics *m)
         return;
     if (m->w)
         cart_stream_abandon(m->w);
-    if (m->out.fd > 0)
+    if (m->out.fd > 0) {
         cart_output_abandon(&m->out);
-    else if (m->fd >= 0)
+    } else if (m->fd >= 0) {
+        (void)unlink(m->part.data);
         (void)close(m->fd);
+    }
     free(m->path);
     cart_buf_release(&m->part);
     cart_buf_release(&m->lines);

@@ -1,5 +1,6 @@
 /* The numbers of a run as data: one METR record (or one JSON line, where the name ends in .jsonl)
- * per optimizer step and evaluation. Written to FILE.part as they come, FILE appears at the end.
+ * per optimizer step and evaluation. Written to FILE.part as they come (CART_EAGAIN: another
+ * process is doing so), FILE appears at the end.
  * The lines so far are kept, so that a run that goes on from a saved state writes the file of a run
  * that never stopped. */
 #ifndef CART_STUDY_METRICS_H
@@ -19,8 +20,9 @@ int cart_metrics_add(struct cart_metrics *m, const json_t *fields,
                      struct cart_err *err) CART_MUST_USE;
 const struct cart_buf *cart_metrics_lines(const struct cart_metrics *m); /* borrowed */
 
-/* Publishes FILE and frees m, also on failure. */
+/* Publishes FILE. Afterwards m is good for its lines and cart_metrics_close. */
 int cart_metrics_finish(struct cart_metrics *m, struct cart_err *err) CART_MUST_USE;
-void cart_metrics_close(struct cart_metrics *m); /* FILE.part stays */
+/* Frees m. A FILE.part that was not published goes: whoever goes on has the lines. */
+void cart_metrics_close(struct cart_metrics *m);
 
 #endif

@@ -1,7 +1,5 @@
 #include "study/stage.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -33,21 +31,9 @@ static int replay(void *ctx, const struct cart_record *rec, struct cart_err *err
     return 0;
 }
 
-/* CART_EAGAIN if another process has it. Closing any descriptor of a file ends a lock, so it is
- * taken again after the stream was read through one of its own. */
-static int lock(int fd, const char *name, struct cart_err *err)
-{
-    struct flock l = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-
-    if (fcntl(fd, F_SETLK, &l) < 0 && (errno == EACCES || errno == EAGAIN))
-        return cart_err_set(err, CART_EAGAIN, "%s: another process is writing it", name);
-    return 0;
-}
-
 static int open_part(struct cart_stage *s, const char *path, struct cart_err *err)
 {
     size_t n = strlen(path);
-    int r;
 
     s->path = malloc(n + 1);
     s->part = malloc(n + sizeof ".part");
@@ -56,15 +42,7 @@ static int open_part(struct cart_stage *s, const char *path, struct cart_err *er
     memcpy(s->path, path, n + 1);
     memcpy(s->part, path, n);
     memcpy(s->part + n, ".part", sizeof ".part");
-    s->fd = open(s->part, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (s->fd < 0)
-        return cart_err_sys(err, "%s", s->part);
-    if ((r = lock(s->fd, s->part, err)) < 0) {
-        /* The file is the other process's: it must not be removed on the way out. */
-        close(s->fd);
-        s->fd = -1;
-    }
-    return r;
+    return cart_io_claim(&s->fd, s->part, err);
 }
 
 int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, int level,
@@ -91,8 +69,6 @@ int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, 
                              s->part);
         else
             r = cart_stream_resume(&s->w, s->fd, s->part, head, level, replay, s, err);
-        if (r == 0)
-            r = lock(s->fd, s->part, err);
     }
     if (r == 0)
         r = cart_corpus_write(corpus, s->docs, s->w, err);

@@ -11,9 +11,11 @@
 #include "study/target_batch.h"
 #include "study/train_state.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define EVAL_TOKENS ((size_t)1024) /* of held-out conversations at a time */
@@ -37,6 +39,7 @@ struct run {
     json_t *recipe, *identity;
     struct cart_buf state_path, part_path;
     bool saves; /* there is a place for states */
+    int claim;  /* FILE.part, locked as long as the run lasts; -1: none */
     uint64_t step;
 };
 
@@ -119,11 +122,25 @@ static json_t *make_history(struct run *t, bool whole, struct cart_err *err)
     return history;
 }
 
+/* The file that is about to take the name of FILE.part takes over its claim. */
+static int pass_claim(struct run *t, const struct cart_output *out, struct cart_err *err)
+{
+    int r = cart_io_claim_fd(out->fd, t->part_path.data, err);
+    int fd = r < 0 ? -1 : fcntl(out->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    if (r < 0 || fd < 0)
+        return r < 0 ? r : cart_err_sys(err, "%s", t->part_path.data);
+    (void)close(t->claim);
+    t->claim = fd;
+    return 0;
+}
+
+/* The rows as they are, to FILE.part, or to FILE where the run is whole. */
 static int save_cartridge(struct run *t, const char *path, bool whole, struct cart_err *err)
 {
     json_t *metadata = NULL;
     int64_t *draft = NULL;
     size_t n_draft = 0;
+    struct cart_output out = {.fd = -1};
     const struct cart_corpus *corpus = cart_feed_corpus(t->feed);
     const struct cart_trainable *x = &t->init.rows;
     json_t *history = make_history(t, whole, err);
@@ -134,8 +151,16 @@ static int save_cartridge(struct run *t, const char *path, bool whole, struct ca
     if (r == 0 && t->opt->draft)
         r = cart_init_draft(&draft, &n_draft, corpus, err);
     if (r == 0)
-        r = cart_cartridge_save(path, t->m, x->parts, x->n_parts, x->frozen, metadata, draft,
-                                n_draft, err);
+        r = cart_output_open(&out, path, false, err);
+    if (r == 0)
+        r = cart_cartridge_write(out.fd, path ? path : "standard output", t->m, x->parts,
+                                 x->n_parts, x->frozen, metadata, draft, n_draft, err);
+    if (r == 0 && !whole)
+        r = pass_claim(t, &out, err);
+    if (r == 0)
+        r = cart_output_commit(&out, err);
+    else
+        cart_output_abandon(&out);
     free(draft);
     json_decref(metadata);
     json_decref(history);
@@ -323,27 +348,53 @@ static int restore(struct run *t, struct cart_err *err)
     return r;
 }
 
-static int prepare_output(struct run *t, struct cart_err *err)
+/* What the run writes under names of its own making may be nothing that it reads or writes besides;
+ * the names that were given are the tool's to compare. */
+static int check_names(const struct run *t, const char *input, const char *metrics_part,
+                       struct cart_err *err)
 {
-    const char *out = t->opt->output;
-    if (t->opt->metrics && strcmp(t->opt->metrics, "-") == 0 && (!out || strcmp(out, "-") == 0))
+    const char *init = t->opt->init.init, *out = t->saves ? t->opt->output : NULL;
+    const char *names[] = {t->state_path.data,
+                           t->part_path.data,
+                           metrics_part,
+                           out,
+                           cart_io_is_direct(t->opt->metrics) ? NULL : t->opt->metrics,
+                           strcmp(input, "-") == 0 ? "/dev/stdin" : input,
+                           cart_init_kind_of(init) == CART_INIT_FILE ? init : NULL};
+    enum { OWN = 3 };
+    for (size_t i = 0; i < OWN; i++)
+        for (size_t k = i + 1; k < CART_COUNTOF(names); k++)
+            if (names[i] && names[k] && cart_io_same_file(names[i], names[k]))
+                return cart_err_set(err, CART_EUSAGE,
+                                    "%s: is the name of a file that this run keeps meanwhile",
+                                    k < OWN ? names[i] : names[k]);
+    return 0;
+}
+
+static int prepare_output(struct run *t, const char *input, struct cart_err *err)
+{
+    const char *out = t->opt->output, *metrics = t->opt->metrics;
+    struct cart_buf metrics_part = CART_BUF_INIT;
+    int r = 0;
+    if (metrics && strcmp(metrics, "-") == 0 && (!out || strcmp(out, "-") == 0))
         return cart_err_set(err, CART_EUSAGE,
                             "--metrics -: the cartridge goes to standard output already");
     t->saves = !cart_io_is_direct(out);
-    if (!t->saves)
-        return t->opt->resume || t->opt->save_every
-                   ? cart_err_set(err, CART_EUSAGE,
-                                  "saved states need a file for the cartridge: -o FILE")
-                   : 0;
-    int r = cart_buf_addf(&t->state_path, err, "%s.optimizer.safetensors", out);
-    if (r < 0 || (r = cart_buf_addf(&t->part_path, err, "%s.part", out)) < 0)
+    if (!t->saves && (t->opt->resume || t->opt->save_every))
+        return cart_err_set(err, CART_EUSAGE,
+                            "saved states need a file for the cartridge: -o FILE");
+    if (t->saves &&
+        ((r = cart_buf_addf(&t->state_path, err, "%s.optimizer.safetensors", out)) < 0 ||
+         (r = cart_buf_addf(&t->part_path, err, "%s.part", out)) < 0))
         return r;
-    const char *taken[] = {out, t->state_path.data, t->part_path.data};
-    for (size_t i = 0; t->opt->metrics && i < CART_COUNTOF(taken); i++)
-        if (strcmp(t->opt->metrics, taken[i]) == 0)
-            return cart_err_set(err, CART_EUSAGE, "--metrics %s: the cartridge's own file",
-                                taken[i]);
-    return 0;
+    if (!cart_io_is_direct(metrics))
+        r = cart_buf_addf(&metrics_part, err, "%s.part", metrics);
+    if (r == 0)
+        r = check_names(t, input, metrics_part.data, err);
+    if (r == 0 && t->saves && !t->opt->dry_run)
+        r = cart_io_claim(&t->claim, t->part_path.data, err);
+    cart_buf_release(&metrics_part);
+    return r;
 }
 
 static int prepare(struct run *t, const char *input, struct cart_err *err)
@@ -354,7 +405,7 @@ static int prepare(struct run *t, const char *input, struct cart_err *err)
     char warning[512];
     int r;
     size_t held;
-    if ((r = prepare_output(t, err)) < 0 ||
+    if ((r = prepare_output(t, input, err)) < 0 ||
         (r = cart_feed_open(&t->feed, input, t->m, &fo, err)) < 0 ||
         (r = plan_schedule(t, err)) < 0 ||
         (r = cart_init_make(&t->init, t->m, &o->init, cart_feed_corpus(t->feed), t->pool, warning,
@@ -377,6 +428,17 @@ static int prepare(struct run *t, const char *input, struct cart_err *err)
     return restore(t, err);
 }
 
+/* FILE.part stays where it holds rows that there is a state of. */
+static void release_claim(struct run *t)
+{
+    struct stat st;
+    if (t->claim < 0)
+        return;
+    if (fstat(t->claim, &st) == 0 && st.st_size == 0)
+        (void)unlink(t->part_path.data);
+    (void)close(t->claim);
+}
+
 static void release(struct run *t)
 {
     for (size_t i = 0; t->slots && i < t->opt->accum; i++)
@@ -391,6 +453,7 @@ static void release(struct run *t)
     cart_feed_close(t->feed);
     json_decref(t->recipe);
     json_decref(t->identity);
+    release_claim(t);
     cart_buf_release(&t->state_path);
     cart_buf_release(&t->part_path);
 }
@@ -434,12 +497,13 @@ static int publish(struct run *t, struct cart_err *err)
     int r = save_cartridge(t, t->opt->output, true, err);
     if (r < 0)
         return r;
-    struct cart_metrics *metrics = t->metrics;
-    t->metrics = NULL;
-    if ((r = cart_metrics_finish(metrics, err)) < 0 || !t->saves)
+    if ((r = cart_metrics_finish(t->metrics, err)) < 0 || !t->saves)
         return r;
     (void)unlink(t->state_path.data);
     (void)unlink(t->part_path.data);
+    /* From here on the name may be another run's. */
+    (void)close(t->claim);
+    t->claim = -1;
     return 0;
 }
 
@@ -447,7 +511,7 @@ int cart_train_run(const struct cart_model *m, const char *input,
                    const struct cart_train_options *opt, const struct cart_train_watch *watch,
                    struct cart_pool *pool, struct cart_err *err)
 {
-    struct run t = {.m = m, .opt = opt, .watch = watch, .pool = pool};
+    struct run t = {.m = m, .opt = opt, .watch = watch, .pool = pool, .claim = -1};
     int r = prepare(&t, input, err);
     if (r < 0)
         goto out;
@@ -459,9 +523,9 @@ int cart_train_run(const struct cart_model *m, const char *input,
     if (r < 0 || opt->dry_run)
         goto out;
     r = loop(&t, err);
-    if (r == 0) {
+    if (r == 0)
         r = publish(&t, err);
-    } else if (t.step > 0) {
+    if (r < 0 && t.step > 0) {
         /* Whatever stopped the run, what is done so far is worth keeping; the first failure is the
          * one to report. */
         struct cart_err late = {0};

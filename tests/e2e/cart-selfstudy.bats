@@ -201,3 +201,16 @@ records() {
     study --resume -o again.conv corpus.tokens
     cmp whole.conv again.conv
 }
+
+@test "two at once on one file: the second says so and changes nothing" {
+    cart-selfstudy -q -n 4000 --chunk 16:32 --max-q 24 --max-a 40 --gen-batch 2 -o r corpus.tokens &
+    pid=$!
+    until [ -s r.part ] || ! kill -0 $pid 2> /dev/null; do sleep 0.05; done
+    for resume in '' --resume; do
+        cart_must_fail 6 cart-selfstudy -q -n 4 --chunk 16:32 --max-q 24 --max-a 40 $resume -o r corpus.tokens 2> words
+        cart_equal 'cart-selfstudy: r.part: another process is writing it' "$(cat words)"
+    done
+    [ -s r.part ]
+    kill -KILL $pid
+    wait $pid || true
+}

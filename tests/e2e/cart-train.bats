@@ -125,6 +125,53 @@ setup() {
     [ ! -e r.optimizer.safetensors ]
 }
 
+@test "two at once on one file: the second says so and changes nothing" {
+    mkfifo p
+    cart-train -q -p 48 --steps 10 --save-every 1 --metrics m.jsonl -o r < p &
+    pid=$!
+    exec 9> p
+    head -c $(($(wc -c < c.targets) * 3 / 4)) c.targets >&9
+    until [ -e r.optimizer.safetensors ] || ! kill -0 $pid 2> /dev/null; do sleep 0.05; done
+    for resume in '' --resume; do
+        cart_must_fail 6 cart-train -q -p 48 --steps 2 $resume -o r c.targets 2> err
+        cart_equal 'cart-train: r.part: another process is writing it' "$(cat err)"
+        cart_must_fail 6 cart-train -q -p 48 --steps 2 --metrics m.jsonl -o s c.targets 2> err
+        cart_equal 'cart-train: m.jsonl.part: another process is writing it' "$(cat err)"
+    done
+    [ ! -e s.part ]
+    # A dry run writes nothing, so that it may look on.
+    cart-train -q -p 48 --steps 10 --resume --dry-run --metrics m.jsonl -o r c.targets
+    tail -c +$(($(wc -c < c.targets) * 3 / 4 + 1)) c.targets >&9
+    exec 9>&-
+    wait $pid
+    cmp want.safetensors r
+    [ "$(ls r* m*)" = "$(printf 'm.jsonl\nr')" ]
+}
+
+@test "names that the run keeps meanwhile are no inputs and no outputs" {
+    cp want.safetensors r.part
+    cp c.targets m.jsonl.part
+    cart_must_fail 2 cart-train -q -p 48 --init r.part --steps 2 -o r c.targets 2> err
+    cart_has err 'r.part: is the name of a file that this run keeps meanwhile'
+    cart_must_fail 2 cart-train -q -p 48 --steps 2 --metrics m.jsonl -o r m.jsonl.part
+    cart_must_fail 2 cart-train -q -p 48 --steps 2 --metrics m.jsonl -o m.jsonl.part c.targets
+    cart_must_fail 2 cart-train -q -p 48 --steps 2 --metrics m.jsonl -o r < m.jsonl.part
+    cmp want.safetensors r.part
+    cmp c.targets m.jsonl.part
+}
+
+@test "a stopped run leaves its state, nothing half" {
+    head -c $(($(wc -c < c.targets) * 3 / 4)) c.targets > cut
+    cart_must_fail 3 cart-train -q -p 48 --steps 10 --metrics m.jsonl -o r cut
+    cart_equal 'r.optimizer.safetensors r.part m*' "$(echo r* m*)" left
+    cart-view --check r.part
+    # What fails before the first step leaves nothing at all.
+    cart_must_fail 2 cart-train -q -p 500 --steps 10 --metrics m.jsonl -o n c.targets
+    cart_equal 'n* m*' "$(echo n* m*)" left
+    cart-train -q -p 48 --steps 10 --metrics m.jsonl --resume -o r c.targets
+    cmp want.safetensors r
+}
+
 @test "metrics that cannot be written: no group is trained twice on going on" {
     cart-selfstudy -q -n 24 --held-out 0 --max-a 20 --max-q 12 --chunk 32:64 --context chunk c.tokens |
         cart-teacher -q > h0.targets

@@ -118,3 +118,53 @@ EOF
     cart_has words 'File too large'
     [ ! -e out.tokens ]
 }
+
+@test "a file that is read is never the one that is written: status 2, and it stays" {
+    cart_tiny llama_tied
+    cp "$CART_MODEL" model.gguf
+    seq 200 > input
+    ln input linked
+    ln -s input pointed
+    mkdir folder
+    for f in "$CART_ROOT"/tools/cart-*.c; do
+        t=$(basename "$f" .c)
+        $t -h | grep -q -- '--output' || continue
+        for out in input ./input linked pointed folder/../input; do
+            cart_must_fail 2 $t -q -o $out input 2> words
+            cart_equal "$t: --output $out: the same file as input" "$(cat words)"
+        done
+        cart_must_fail 2 $t -q -o linked < input 2> words
+        cart_has words 'the same file as standard input'
+        cart_must_fail 2 $t -q input >> linked 2> words
+        cart_has words 'standard output: the same file as input'
+        cart_must_fail 2 $t -q -o new new 2> words
+        $t -h | grep -q -- '--model' || continue
+        cart_must_fail 2 $t -q -m model.gguf -o model.gguf input 2> words
+        cart_has words 'the same file as --model'
+    done
+    cart_must_fail 2 cart-eval -q -c input -o input absent
+    cart_must_fail 2 cart-eval -q --questions input -o input absent
+    cart_must_fail 2 cart-init -q --init input -o input absent
+    cart_must_fail 2 cart-train -q --init input -o input absent
+    cart_must_fail 2 cart-train -q --metrics input -o out input
+    cart_must_fail 2 cart-train -q --metrics ./out -o out input 2> words
+    cart_has words 'the same file as --output'
+    seq 200 | cmp - input
+    cmp "$CART_MODEL" model.gguf
+    # A word of an option is no file.
+    touch random
+    cart-tokenize -q -o tokens input
+    cart-init -q -p 20 --init random -o random tokens
+}
+
+@test "a folder that is not there is named" {
+    cart_tiny llama_tied
+    seq 200 > input
+    cart-tokenize -q -o tokens input
+    for t in cart-tokenize cart-view; do
+        cart_must_fail 5 $t -q -o no/out tokens 2> words
+        cart_equal "$t: no/out: its folder no: No such file or directory" "$(cat words)"
+    done
+    cart_must_fail 5 cart-selfstudy -q -n 1 --chunk 8:16 --max-q 8 --max-a 8 -o no/out tokens 2> words
+    cart_equal 'cart-selfstudy: no/out.part: its folder no: No such file or directory' "$(cat words)"
+}

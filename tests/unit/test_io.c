@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -102,6 +103,7 @@ static void test_output_refused(void **state)
     assert_int_equal(cart_output_open(&out, "", false, &err), CART_EUSAGE);
     assert_int_equal(cart_output_open(&out, "absent/f", false, &err), CART_ESYS);
     assert_int_equal(err.sys, ENOENT);
+    assert_string_equal(err.msg, "absent/f: its folder absent: No such file or directory");
     assert_null(out.path);
     if (geteuid() != 0) {
         assert_int_equal(mkdir("ro", 0555), 0);
@@ -191,6 +193,52 @@ static void test_publish(void **state)
     unlink("b");
 }
 
+static void test_claim(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    int a, b, c;
+    put_file("p", "kept");
+    assert_int_equal(cart_io_claim(&a, "p", &err), 0);
+    check_file("p", "kept");
+    assert_int_equal(cart_io_claim(&b, "p", &err), CART_EAGAIN);
+    assert_string_equal(err.msg, "p: another process is writing it");
+    /* The claim goes over to what is renamed to the name. */
+    assert_int_equal(cart_io_claim(&b, "q", &err), 0);
+    assert_int_equal(rename("q", "p"), 0);
+    close(a);
+    assert_int_equal(cart_io_claim(&c, "p", &err), CART_EAGAIN);
+    /* A name that became another is free. */
+    assert_int_equal(rename("p", "done"), 0);
+    assert_int_equal(cart_io_claim(&c, "p", &err), 0);
+    close(b);
+    close(c);
+    assert_int_equal(cart_io_claim(&a, "absent/p", &err), CART_ESYS);
+    assert_string_equal(err.msg, "absent/p: its folder absent: No such file or directory");
+    assert_int_equal(cart_io_claim(&a, "/dev/null", &err), CART_EUSAGE);
+    unlink("p");
+    unlink("done");
+}
+
+static void test_same_file(void **state)
+{
+    (void)state;
+    put_file("f", "x");
+    put_file("g", "x");
+    assert_int_equal(symlink("f", "link"), 0);
+    assert_true(cart_io_same_file("f", "./f"));
+    assert_true(cart_io_same_file("link", "f"));
+    assert_false(cart_io_same_file("f", "g"));
+    assert_false(cart_io_same_file("f", "new"));
+    assert_true(cart_io_same_file("new", "./new"));
+    assert_false(cart_io_same_file("new", "newer"));
+    assert_false(cart_io_same_file("absent/new", "new"));
+    assert_false(cart_io_same_file("/dev/null", "/dev/null"));
+    unlink("link");
+    unlink("f");
+    unlink("g");
+}
+
 static void test_map(void **state)
 {
     (void)state;
@@ -261,6 +309,8 @@ int main(void)
         cmocka_unit_test(test_output_commit_fails),
         cmocka_unit_test(test_output_killed),
         cmocka_unit_test(test_publish),
+        cmocka_unit_test(test_claim),
+        cmocka_unit_test(test_same_file),
         cmocka_unit_test(test_map),
         cmocka_unit_test(test_read),
         cmocka_unit_test(test_slurp_limit),
