@@ -360,7 +360,7 @@ static int check_names(const struct run *t, const char *input, const char *metri
                            out,
                            cart_io_is_direct(t->opt->metrics) ? NULL : t->opt->metrics,
                            strcmp(input, "-") == 0 ? "/dev/stdin" : input,
-                           cart_init_kind_of(init) == CART_INIT_FILE ? init : NULL};
+                           init};
     enum { OWN = 3 };
     for (size_t i = 0; i < OWN; i++)
         for (size_t k = i + 1; k < CART_COUNTOF(names); k++)
