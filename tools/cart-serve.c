@@ -2,6 +2,7 @@
  * file has the options, the words for the log, and what signals do; lib/serve has the server. */
 #include "base/opt.h"
 #include "base/pool.h"
+#include "format/text.h"
 #include "model/model.h"
 #include "serve/serve.h"
 
@@ -185,9 +186,10 @@ static int base_name(const struct options *o, char *out, size_t cap, struct cart
     n = strlen(name);
     if (!o->name && n > 5 && strcmp(name + n - 5, ".gguf") == 0)
         n -= 5;
-    if (n == 0 || n >= cap || memchr(name, ':', n))
-        return cart_err_set(err, CART_EUSAGE, "--name %s: expected 1 to %zu bytes without a colon",
-                            name, cap - 1);
+    if (n == 0 || n >= cap || memchr(name, ':', n) || cart_text_check("", name, n, NULL) < 0)
+        return cart_err_set(err, CART_EUSAGE,
+                            "--name %s: expected 1 to %zu bytes of UTF-8 without a colon", name,
+                            cap - 1);
     memcpy(out, name, n);
     out[n] = '\0';
     return 0;

@@ -6,6 +6,7 @@
 #include "base/io.h"
 #include "base/opt.h"
 #include "format/docs_words.h"
+#include "format/text.h"
 #include "model/model.h"
 #include "stream/kinds.h"
 #include "token/chat.h"
@@ -324,6 +325,10 @@ static int check(struct options *o, bool nothing, struct cart_err *err)
                     o->docs.markup))
         return cart_err_set(err, CART_EUSAGE,
                             "--chat: no --invalid, --jsonl, --field, --id-field, --markup");
+    const char *const fields[] = {o->docs.text_field, o->docs.id_field};
+    for (size_t i = 0; i < CART_COUNTOF(fields); i++)
+        if (fields[i] && cart_text_check("--field", fields[i], strlen(fields[i]), err) < 0)
+            return CART_EUSAGE;
     if (o->count && o->common.compress > 0)
         return cart_err_set(err, CART_EUSAGE, "--compress: not with --count, which writes text");
     o->invalid = o->invalid < 0 ? CART_DOCS_SKIP : o->invalid;

@@ -34,6 +34,8 @@ content() { jq -r '.choices[0].message.content'; }
     cart_must_fail 2 cart-serve operand 2>err
     cart_must_fail 2 cart-serve --port 0 -c nameless 2>err
     cart_must_fail 2 cart-serve --port 0 --name a:b 2>err
+    cart_must_fail 2 cart-serve --port 0 --name $'caf\xe9' 2>err
+    cart_has err 'bytes of UTF-8'
     cart_must_fail 2 cart-serve --port 0 --default nobody 2>err
     cart_must_fail 2 cart-serve --no-tcp 2>err
     : > empty.keys

@@ -22,6 +22,8 @@ tokens() {
     cart_must_fail 2 cart-tokenize --count -z 3 a
     cart_must_fail 2 cart-tokenize --no-such-option
     cart_must_fail 2 cart-tokenize --think on a.txt
+    cart_must_fail 2 cart-tokenize --field $'caf\xe9' a.txt 2> err
+    cart_has err '--field: expected UTF-8'
     CART_MODEL='' cart_must_fail 2 cart-tokenize a.txt 2> err
     cart_has err 'expected a model'
 }
