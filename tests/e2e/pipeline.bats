@@ -159,3 +159,50 @@ run_whole() {
     cart_must_fail 2 mk clean OUT='out docs'
     [ -e out ] && [ -e docs ]
 }
+
+@test "the makefile: looking touches nothing, clean takes away what was made and no more" {
+    mk() {
+        make -s -f "$CART_ROOT/pipelines/cartridge.mk" DOCS=docs N=2 HELDOUT=1 P=32 STEPS=1 \
+            SELFSTUDY_OPTS='--max-a 8 --max-q 8 --chunk 32:64 --context chunk' "$@"
+    }
+    mk -n OUT=out > plan
+    cart_has plan 'cart-train'
+    mk -n clean OUT=out
+    cart_must_fail 1 mk -q OUT=out
+    [ ! -e out ]
+    mkdir out
+    echo mine > out/notes.txt
+    mk OUT=out
+    mk -q OUT=out
+    find out | sort > before
+    # Other settings are seen by looking, and looking leaves the old ones.
+    mk -n OUT=out P=33 > plan
+    cart_equal cart-train "$(grep -oE 'cart-[a-z]+ -m' plan | cut -d' ' -f1)"
+    mk -q OUT=out
+    CART_MODEL= mk clean OUT=out
+    cart_equal 'out/notes.txt' "$(find out -type f)"
+    cart_must_fail 2 mk clean all OUT=out 2> words
+    cart_has words 'clean: give it alone'
+    for bad in '' 'a:b' 'a%b' 'a#b' "a'b" 'a;b' 'a*'; do
+        cart_must_fail 2 mk OUT="$bad" 2> words
+        cart_has words 'OUT'
+    done
+    cart_must_fail 2 mk OUT=out SHARDS=many 2> words
+    cart_has words "SHARDS='many'"
+    cart_must_fail 2 mk OUT=out DOCS='docs absent' 2> words
+    cart_has words 'DOCS: absent: no such file or folder'
+}
+
+@test "the makefile: names that the shell would read, and the threads that make has" {
+    mkdir "it's here"
+    cp "$CART_MODEL" "it's here/a \$(model).gguf"
+    cp docs/1-overview.md "docs/q'uo;te&.md"
+    export CART_TRACE=$PWD/trace
+    make -s -j 2 -f "$CART_ROOT/pipelines/cartridge.mk" MODEL="it's here/a \$\$(model).gguf" DOCS='docs/*' OUT=out N=2 \
+        HELDOUT=1 P=32 STEPS=1 SELFSTUDY_OPTS='--max-a 8 --max-q 8 --chunk 32:64 --context chunk'
+    cart-view --check out/cartridge.safetensors
+    cart_equal 3 "$(cart-view out/corpus.tokens | grep -c '"record":"doc"')"
+    most=$(nproc)
+    cart_equal "$((most < 2 ? most : 2))" "$(jq -r 'select(.tool == "cart-train" and .event == "start") | .jobs' trace)" \
+        'threads of the only stage at work'
+}

@@ -1,0 +1,39 @@
+#!/usr/bin/env bats
+# The build file as a user meets it: what it says of itself, installing, and looking without touching.
+load ../helper/common
+
+# The build under test is there: nothing is built here.
+mk() {
+    make -s --no-print-directory -C "$CART_ROOT" -o all MODE="$(basename "$(dirname "$CART_BIN")")" "$@"
+}
+
+@test "make help has a line for every goal" {
+    mk help > words
+    sed -n '/^\.PHONY:/,/[^\\]$/p' "$CART_ROOT/GNUmakefile" | tr -d '\\' | tr ' ' '\n' |
+        grep -xE '[a-z][a-z0-9-]*' > goals
+    [ "$(wc -l < goals)" -ge 15 ]
+    while read -r goal; do
+        grep -q "^make $goal " words || { echo "make help: no $goal" >&2; return 1; }
+    done < goals
+    cart_has words 'DEVELOPER=1'
+}
+
+@test "make install puts everything under DESTDIR, make uninstall takes it away" {
+    cart_need_tool mandoc
+    mk DESTDIR="$PWD/my dest" PREFIX=/opt/cart install
+    root="my dest/opt/cart"
+    "$root/bin/cart-view" -h > /dev/null
+    cart_equal "$(cd "$CART_ROOT" && printf '%s\n' tools/cart-*.c | wc -l)" "$(ls "$root/bin" | wc -l)"
+    cart_equal "$(cd "$CART_ROOT/man" && ls *.[157])" "$(cd "$root/share/man" && ls man1 man5 man7 | grep -E '\.[157]$' | LC_ALL=C sort)"
+    [ -f "$root/share/cart/pipelines/cartridge.mk" ]
+    [ -x "$root/share/cart/examples/demo.sh" ]
+    mk DESTDIR="$PWD/my dest" PREFIX=/opt/cart uninstall
+    cart_equal '' "$(find 'my dest' ! -type d)"
+}
+
+@test "make -n shows and touches nothing; a mode that does not exist is named" {
+    mk -n demo > words
+    cart_has words 'examples/demo.sh'
+    cart_must_fail 2 make -s -C "$CART_ROOT" MODE=fast help 2> words
+    cart_has words 'MODE=fast: expected release'
+}
