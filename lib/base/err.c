@@ -90,8 +90,7 @@ int cart_err_status(int code)
     }
 }
 
-/* Length of the well-formed UTF-8 sequence at s (at most n bytes), 0 if there is none. */
-static size_t utf8_length(const unsigned char *s, size_t n)
+size_t cart_utf8_length(const unsigned char *s, size_t n)
 {
     if (s[0] < 0x80)
         return 1;
@@ -127,7 +126,7 @@ char *cart_err_escape(char *out, size_t cap, const char *text, size_t n)
     size_t safe = 0; /* where the dots go if the rest does not fit */
     size_t i = 0;
     while (i < n) {
-        size_t len = utf8_length(s + i, n - i);
+        size_t len = cart_utf8_length(s + i, n - i);
         bool escape = len == 0 || is_control(s + i, len);
         size_t step = len ? len : 1;
         size_t need = escape ? 4 * step : step;

@@ -43,6 +43,9 @@ int cart_err_wrap(struct cart_err *err, int code, const char *fmt, ...) CART_PRI
 /* The exit status that cart(7) documents for a code. */
 int cart_err_status(int code);
 
+/* Length of the well-formed UTF-8 sequence at s (at most n bytes), 0 if there is none. */
+size_t cart_utf8_length(const unsigned char *s, size_t n);
+
 /* Copies at most cap-1 bytes of outside text into out, control and non-UTF-8 bytes as \xNN, an
  * ellipsis where it was cut; for names inside messages. Returns out. */
 char *cart_err_escape(char *out, size_t cap, const char *text, size_t n);

@@ -4,55 +4,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Far beyond what any format of ours nests, and small enough for recursion on a worker's stack. */
-#define JSON_DEPTH 128
-#define JSON_BYTES ((size_t)1 << 30)
-
-/* Deepest nesting of brackets outside strings, before the parser recurses over them. */
-static bool too_deep(const char *text, size_t n)
+json_t *cart_json_copy(const json_t *v)
 {
-    size_t depth = 0;
-    bool string = false;
-    for (size_t i = 0; i < n; i++) {
-        char c = text[i];
-        if (string) {
-            if (c == '\\')
-                i++;
-            else if (c == '"')
-                string = false;
-        } else if (c == '"') {
-            string = true;
-        } else if (c == '{' || c == '[') {
-            if (++depth > JSON_DEPTH)
-                return true;
-        } else if ((c == '}' || c == ']') && depth > 0) {
-            depth--;
-        }
+    /* jansson takes no const, but only reads. */
+    json_t *from = (json_t *)(uintptr_t)v;
+    json_t *copy = json_is_array(v) ? json_array() : json_object();
+    int bad = json_is_array(v) ? json_array_extend(copy, from) : json_object_update(copy, from);
+    if (bad) {
+        json_decref(copy);
+        return NULL;
     }
-    return false;
-}
-
-int cart_json_parse(json_t **out, const char *text, size_t n, const char *what,
-                    struct cart_err *err)
-{
-    if (n > JSON_BYTES)
-        return cart_err_set(err, CART_EFORMAT, "%s: JSON: expected at most %zu bytes, found %zu",
-                            what, JSON_BYTES, n);
-    if (too_deep(text, n))
-        return cart_err_set(err, CART_EFORMAT, "%s: JSON: nested deeper than %d", what, JSON_DEPTH);
-    json_error_t e;
-    json_t *v = json_loadb(text ? text : "", n,
-                           JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, &e);
-    if (!v) {
-        char why[200];
-        cart_err_escape(why, sizeof why, e.text, strlen(e.text));
-        if (json_error_code(&e) == json_error_out_of_memory)
-            return cart_err_memory(err, what, 0);
-        return cart_err_set(err, CART_EFORMAT, "%s: JSON: line %d, column %d: %s", what, e.line,
-                            e.column, why);
-    }
-    *out = v;
-    return 0;
+    return copy;
 }
 
 static int dump_string(const char *s, size_t n, struct cart_buf *b, struct cart_err *err)
@@ -144,8 +106,8 @@ static int dump_array(const json_t *v, int depth, struct cart_buf *b, struct car
 static int dump_value(const json_t *v, int depth, struct cart_buf *b, struct cart_err *err)
 {
     char text[32];
-    if (depth > JSON_DEPTH)
-        return cart_err_set(err, CART_EFORMAT, "JSON: nested deeper than %d", JSON_DEPTH);
+    if (depth > CART_JSON_DEPTH)
+        return cart_err_set(err, CART_EFORMAT, "JSON: nested deeper than %d", CART_JSON_DEPTH);
     switch (json_typeof(v)) {
     case JSON_OBJECT:
         return dump_object(v, depth, b, err);

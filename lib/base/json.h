@@ -9,9 +9,15 @@
 
 #include <jansson.h>
 
+/* Far beyond what any format of ours nests, and small enough for recursion on a worker's stack. */
+#define CART_JSON_DEPTH 128
+
 /* Parses one complete value. what names the source in messages. Caller owns *out (json_decref). */
 int cart_json_parse(json_t **out, const char *text, size_t n, const char *what,
                     struct cart_err *err) CART_MUST_USE;
+
+/* A shallow copy of an object or array, or NULL: json_copy leaves out what it has no memory for. */
+json_t *cart_json_copy(const json_t *v) CART_MUST_USE;
 
 /* Appends the canonical form. */
 int cart_json_dump(const json_t *v, struct cart_buf *b, struct cart_err *err) CART_MUST_USE;

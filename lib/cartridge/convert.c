@@ -158,9 +158,14 @@ static int extend_history(json_t *meta, const char *old, const char *dtype, cons
 
     if (r < 0)
         goto out;
-    head = json_pack("{s: o}", "history", list);
-    if ((list = cart_history_extend(head, "cart-view", options, NULL, err)) == NULL) {
+    if (!json_is_array(list)) {
+        json_decref(list);
         r = cart_err_set(err, CART_EFORMAT, "%s: cart.history: expected a JSON array", what);
+        goto out;
+    }
+    if ((head = json_pack("{s: o}", "history", list)) == NULL ||
+        (list = cart_history_extend(head, "cart-view", options, NULL, err)) == NULL) {
+        r = cart_err_memory(err, "history", 0);
         goto out;
     }
     r = cart_json_dump(list, &text, err);
@@ -195,7 +200,7 @@ int cart_rows_convert(const struct cart_st *st, enum cart_st_dtype to, int fd, c
 {
     struct cart_st_tensor *t = calloc(st->n + 1, sizeof *t);
     unsigned char **data = calloc(st->n + 1, sizeof *data);
-    json_t *meta = json_copy(st->metadata);
+    json_t *meta = cart_json_copy(st->metadata);
     bool changed = false;
     size_t layer, which;
     int r;

@@ -78,8 +78,9 @@ static int value_of(json_t **out, const struct cart_gguf *g, const struct cart_g
     if (k->type == CART_GGUF_ARRAY) {
         if ((r = cart_gguf_array(g, name, ~0u, &a, err)) < 0)
             return r;
-        json_object_set_new(fields, "of", json_string(cart_gguf_value_name(a.type)));
-        json_object_set_new(fields, "count", json_integer((json_int_t)a.n));
+        if (json_object_set_new(fields, "of", json_string(cart_gguf_value_name(a.type))) != 0 ||
+            json_object_set_new(fields, "count", json_integer((json_int_t)a.n)) != 0)
+            return cart_err_memory(err, "a listing", 0);
         return array_of(out, &a, whole || a.n <= SHOWN ? a.n : SHOWN, err);
     }
     if (k->type == CART_GGUF_STRING) {
@@ -106,10 +107,10 @@ static int add_key(struct cart_buf *line, const struct cart_gguf *g, const struc
     if (fields == NULL)
         return cart_err_memory(err, "a listing", 0);
     const char *name = json_string_value(json_object_get(fields, "key"));
-    if ((r = value_of(&value, g, k, name, whole, fields, err)) == 0) {
-        json_object_set_new(fields, "value", value);
-        r = cart_jsonl_add(line, "key", fields, err);
-    }
+    if ((r = value_of(&value, g, k, name, whole, fields, err)) == 0)
+        r = json_object_set_new(fields, "value", value) == 0
+                ? cart_jsonl_add(line, "key", fields, err)
+                : cart_err_memory(err, "a listing", 0);
     json_decref(fields);
     return r;
 }
@@ -120,16 +121,15 @@ static int add_tensor(struct cart_buf *line, const struct cart_gguf *g,
     size_t bytes;
     const unsigned char *start = cart_gguf_header(g, &bytes);
     json_t *shape = json_array(), *fields;
-    int r;
+    int r, bad = 0;
 
     for (unsigned i = 0; i < t->n_dims; i++)
-        json_array_append_new(shape, json_integer((json_int_t)t->dims[i]));
+        bad |= json_array_append_new(shape, json_integer((json_int_t)t->dims[i]));
     fields = json_pack("{s: o, s: s, s: o, s: I, s: I}", "name", text_of(t->name), "type",
                        cart_gguf_tensor_type(t->type)->name, "dims", shape, "offset",
                        (json_int_t)(t->data - start), "bytes", (json_int_t)t->bytes);
-    if (fields == NULL)
-        return cart_err_memory(err, "a listing", 0);
-    r = cart_jsonl_add(line, "tensor", fields, err);
+    r = fields != NULL && !bad ? cart_jsonl_add(line, "tensor", fields, err)
+                               : cart_err_memory(err, "a listing", 0);
     json_decref(fields);
     return r;
 }
@@ -140,16 +140,15 @@ static int add_file(struct cart_buf *line, const char *record, const struct cart
     bool start = strcmp(record, "gguf") == 0;
     json_t *fields = json_pack("{s: I, s: I}", "keys", (json_int_t)cart_gguf_n_keys(g), "tensors",
                                (json_int_t)cart_gguf_n_tensors(g));
-    int r;
+    int r, bad = fields == NULL;
 
     if (start) {
-        json_object_set_new(fields, "version", json_integer(cart_gguf_version(g)));
-        json_object_set_new(fields, "alignment", json_integer((json_int_t)cart_gguf_alignment(g)));
-        json_object_set_new(fields, "bytes", json_integer((json_int_t)cart_gguf_size(g)));
+        bad |= json_object_set_new(fields, "version", json_integer(cart_gguf_version(g)));
+        bad |= json_object_set_new(fields, "alignment",
+                                   json_integer((json_int_t)cart_gguf_alignment(g)));
+        bad |= json_object_set_new(fields, "bytes", json_integer((json_int_t)cart_gguf_size(g)));
     }
-    if (fields == NULL)
-        return cart_err_memory(err, "a listing", 0);
-    r = cart_jsonl_add(line, record, fields, err);
+    r = bad ? cart_err_memory(err, "a listing", 0) : cart_jsonl_add(line, record, fields, err);
     json_decref(fields);
     return r;
 }

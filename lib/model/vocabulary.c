@@ -150,10 +150,11 @@ int cart_vocabulary_read(struct cart_model *m, const char *profile, struct cart_
     if (r < 0)
         return r;
     /* A model without a usable template still tokenises; whoever needs to chat gets this error
-     * then. A profile that was asked for by name and does not exist is an error at once. */
+     * then. A profile that was asked for by name and does not exist is an error at once, and so is
+     * a lack of memory, which says nothing of the template. */
     r = cart_chat_new(&m->priv->chat, m->priv->tokenizer, text.data, text.len, profile,
                       &m->priv->chat_err);
-    if (r < 0 && profile) {
+    if (r < 0 && (profile || r == CART_ESYS)) {
         if (err)
             *err = m->priv->chat_err;
         return r;

@@ -22,6 +22,8 @@ static int add_fixed(json_t *head, struct cart_err *err)
     json_t *version = json_pack("[i, i]", CART_STREAM_MAJOR, CART_STREAM_MINOR);
     json_t *given = json_object_get(head, "version");
 
+    if (version == NULL)
+        return cart_err_memory(err, "HEAD", 0);
     if (given != NULL && !json_equal(given, version)) {
         json_decref(version);
         return cart_err_set(err, CART_EUSAGE, "HEAD: version: expected [%d,%d] or none",
@@ -53,7 +55,7 @@ int cart_head_build(struct cart_buf *b, const json_t *given, size_t *limit,
         return cart_err_set(err, CART_EUSAGE, "HEAD: a field may not be called record");
     if ((*kind = cart_kind_find(name)) == NULL)
         return cart_err_set(err, CART_EUSAGE, "HEAD: kind: unknown kind %s", name);
-    if ((head = json_copy((json_t *)(uintptr_t)given)) == NULL)
+    if ((head = cart_json_copy(given)) == NULL)
         return cart_err_memory(err, "HEAD", 0);
     if ((r = add_fixed(head, err)) == 0 && (r = head_limit(head, limit, err)) == 0)
         r = cart_json_dump(head, b, err);
@@ -74,8 +76,8 @@ json_t *cart_history_extend(const json_t *upstream_head, const char *tool, json_
         cart_err_set(err, CART_EFORMAT, "HEAD: history: expected an array");
         return NULL;
     }
-    history = old ? json_copy(old) : json_array();
-    entry = json_pack("{s: s, s: s, s: O?}", "tool", tool, "version", cart_version(), "options",
+    history = old ? cart_json_copy(old) : json_array();
+    entry = json_pack("{s: s, s: s, s: O}", "tool", tool, "version", cart_version(), "options",
                       options);
     if (history == NULL || entry == NULL || (extra && json_object_update(entry, extra) < 0) ||
         json_array_append(history, entry) < 0) {

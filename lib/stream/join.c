@@ -42,7 +42,7 @@ static int shard_of(const json_t *head, const char *name, uint64_t *first, uint6
 
 static json_t *without_shard(const json_t *head)
 {
-    json_t *copy = json_copy((json_t *)(uintptr_t)head);
+    json_t *copy = cart_json_copy(head);
 
     if (copy != NULL)
         json_object_del(copy, "shard");

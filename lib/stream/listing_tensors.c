@@ -9,12 +9,18 @@
 
 /* --- image to lines --- */
 
+/* NULL: no memory. */
 static json_t *shape_of(const struct cart_st_tensor *t)
 {
     json_t *shape = json_array();
+    int bad = 0;
 
     for (size_t i = 0; i < t->rank; i++)
-        json_array_append_new(shape, json_integer((json_int_t)t->shape[i]));
+        bad |= json_array_append_new(shape, json_integer((json_int_t)t->shape[i]));
+    if (bad) {
+        json_decref(shape);
+        return NULL;
+    }
     return shape;
 }
 

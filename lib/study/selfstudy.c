@@ -90,13 +90,13 @@ int cart_selfstudy_new(struct cart_selfstudy **out, struct cart_engine *e,
     s->jobs = calloc(s->n_jobs, sizeof *s->jobs);
     s->sessions = calloc(opt->gen_batch, sizeof *s->sessions);
     s->taken = calloc(opt->gen_batch, sizeof *s->taken);
+    for (size_t i = 0; s->jobs != NULL && i < s->n_jobs; i++) {
+        s->jobs[i].s = s;
+        s->jobs[i].session = SIZE_MAX;
+    }
     if (s->jobs == NULL || s->sessions == NULL || s->taken == NULL) {
         r = cart_err_memory(err, "self-study", s->n_jobs * sizeof *s->jobs);
         goto out;
-    }
-    for (size_t i = 0; i < s->n_jobs; i++) {
-        s->jobs[i].s = s;
-        s->jobs[i].session = SIZE_MAX;
     }
     if ((r = cart_model_chat(s->m, &s->chat, err)) < 0 ||
         (r = cart_batch_new(&s->batch, e, s->chat, opt->gen_batch, opt->spec_b, err)) < 0 ||
@@ -512,11 +512,16 @@ json_t *cart_selfstudy_options_json(const struct cart_selfstudy_options *opt, si
     static const char *const contexts[] = {"auto", "chunk", "document", "corpus"};
     const struct cart_plan_options *p = &opt->plan;
     json_t *weights = json_object();
+    int bad = 0;
 
-    for (size_t i = 0; i < CART_SEEDS && weights != NULL; i++) {
+    for (size_t i = 0; i < CART_SEEDS; i++) {
         if (p->weights[i] > 0)
-            json_object_set_new(weights, cart_seed_type((enum cart_seed)i)->name,
-                                json_real(p->weights[i]));
+            bad |= json_object_set_new(weights, cart_seed_type((enum cart_seed)i)->name,
+                                       json_real(p->weights[i]));
+    }
+    if (bad) {
+        json_decref(weights);
+        return NULL;
     }
     return cart_kernels_mark(json_pack("{s:I,s:I,s:[I,I],s:I,s:I,s:s,s:o}", "n", (json_int_t)n,
                                        "held_out", (json_int_t)p->held_out, "chunk",

@@ -107,7 +107,7 @@ static int plan_schedule(struct run *t, struct cart_err *err)
 static json_t *make_history(struct run *t, bool whole, struct cart_err *err)
 {
     char digest[33];
-    json_t *extra = NULL, *history = NULL, *options = json_copy(t->recipe);
+    json_t *extra = NULL, *history = NULL, *options = cart_json_copy(t->recipe);
     if (whole) {
         cart_feed_digest(t->feed, digest);
         extra = json_pack("{s:s}", "input", digest);

@@ -389,14 +389,14 @@ static void test_lines(void **state)
                           "{\"id\":7,\"text\":\"seven\"}");
     expect("c.jsonl", plain,
            "c.jsonl:1(first)=one\nc.jsonl:3=two \xc3\xa9\n"
-           "!odd line c.jsonl:4: line: JSON: line 1, column 3: invalid token near 'not'\n"
+           "!odd line c.jsonl:4: line: JSON: line 1, column 1: expected a value, found 'not json'\n"
            "!odd line c.jsonl:5: expected an object with a string \"text\", found no object\n"
            "!odd line c.jsonl:6: expected an object with a string \"text\", found another type\n"
            "!empty c.jsonl:7: it is empty\n"
            "c.jsonl:8(7)=seven\n");
     struct cart_docs_options strict = {.invalid = CART_DOCS_FAIL};
     expect_error("c.jsonl", strict, CART_EFORMAT,
-                 "c.jsonl:4: line: JSON: line 1, column 3: invalid token near 'not'");
+                 "c.jsonl:4: line: JSON: line 1, column 1: expected a value, found 'not json'");
     struct cart_docs_options fields = {.text_field = "body", .id_field = "key", .jsonl = true};
     write_text("d.txt", "{\"key\":\"k\",\"body\":\"b\"}\n");
     expect("d.txt", fields, "d.txt:1(k)=b\n");
