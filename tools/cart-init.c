@@ -18,7 +18,7 @@ struct options {
 static int save(const struct options *o, const struct cart_model *m, const struct cart_init *init,
                 const struct cart_corpus *corpus, const json_t *head, struct cart_err *err)
 {
-    json_t *metadata = NULL, *history = NULL, *options = json_copy(init->recipe);
+    json_t *metadata = NULL, *history = NULL, *options = cart_json_copy(init->recipe);
     int64_t *draft = NULL;
     size_t n_draft = 0;
     int r = 0;

@@ -121,14 +121,16 @@ static int make_head(struct work *w, struct cart_err *err)
     json_t *options = cart_selfstudy_options_json(&o->study, o->n);
     json_t *extra =
         json_pack("{s:I,s:s}", "seed", (json_int_t)o->study.plan.seed, "corpus", digest);
-    json_t *history =
-        cart_history_extend(cart_stream_head(w->in), "cart-selfstudy", options, extra, err);
+    json_t *history = extra != NULL ? cart_history_extend(cart_stream_head(w->in), "cart-selfstudy",
+                                                          options, extra, err)
+                                    : NULL;
     json_t *fp = cart_fingerprints_json(&w->m->fp);
     if (history != NULL && o->targets) {
         json_t *before = json_pack("{s:O}", "history", history);
         json_t *teacher = cart_teacher_options_json(&o->teacher);
         json_decref(history);
-        history = cart_history_extend(before, "cart-teacher", teacher, NULL, err);
+        history =
+            before != NULL ? cart_history_extend(before, "cart-teacher", teacher, NULL, err) : NULL;
         json_decref(before);
         json_decref(teacher);
     }

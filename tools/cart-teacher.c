@@ -53,7 +53,7 @@ static int make_head(struct work *w, struct cart_err *err)
     json_t *fp = cart_fingerprints_json(&w->m->fp);
 
     json_decref(options);
-    w->head = json_copy((json_t *)in);
+    w->head = cart_json_copy(in);
     if (history == NULL || fp == NULL || w->head == NULL ||
         json_object_set_new(w->head, "kind", json_string("targets")) < 0 ||
         json_object_set(w->head, "model", fp) < 0 ||
