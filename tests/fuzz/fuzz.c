@@ -1,0 +1,100 @@
+#define _GNU_SOURCE /* memfd_create */
+#include "fuzz/fuzz.h"
+
+#include "base/io.h"
+#include "helper/gguf_write.h"
+#include "tensor/dtype.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+void fuzz_demand(bool holds, const char *what)
+{
+    if (holds)
+        return;
+    fprintf(stderr, "fuzz: expected %s\n", what);
+    abort();
+}
+
+bool fuzz_same(const struct cart_buf *a, const struct cart_buf *b)
+{
+    return a->len == b->len && (a->len == 0 || memcmp(a->data, b->data, a->len) == 0);
+}
+
+void fuzz_need(int r, const struct cart_err *err)
+{
+    if (r >= 0)
+        return;
+    fprintf(stderr, "fuzz: expected success, found: %s\n", err->msg);
+    abort();
+}
+
+void fuzz_refused(int r, const struct cart_err *err)
+{
+    fuzz_demand(r < 0 && r >= CART_EAGAIN && r == err->code, "one of our codes");
+    fuzz_demand(err->msg[0] != '\0', "a message");
+    for (const char *p = err->msg; *p; p++)
+        fuzz_demand((unsigned char)*p >= 0x20 && *p != 0x7f,
+                    "a message without control characters");
+}
+
+void *fuzz_copy(const uint8_t *data, size_t n)
+{
+    void *copy = malloc(n ? n : 1);
+    fuzz_demand(copy != NULL, "memory");
+    if (n > 0)
+        memcpy(copy, data, n);
+    return copy;
+}
+
+struct slot {
+    int fd; /* 0: not made yet */
+    char path[32];
+};
+static struct slot slots[2];
+
+int fuzz_output(unsigned slot)
+{
+    struct slot *s = &slots[slot];
+    if (s->fd == 0) {
+        s->fd = memfd_create("fuzz", MFD_CLOEXEC);
+        fuzz_demand(s->fd > 0, "memfd_create");
+        snprintf(s->path, sizeof s->path, "/proc/self/fd/%d", s->fd);
+    }
+    fuzz_demand(ftruncate(s->fd, 0) == 0 && lseek(s->fd, 0, SEEK_SET) == 0, "an empty file");
+    return s->fd;
+}
+
+const char *fuzz_file(unsigned slot, const void *data, size_t n)
+{
+    struct cart_err err = {0};
+    int fd = fuzz_output(slot);
+    if (n > 0)
+        fuzz_need(cart_io_write(fd, data, n, "fuzz", &err), &err);
+    fuzz_demand(lseek(fd, 0, SEEK_SET) == 0, "a file at its start");
+    return slots[slot].path;
+}
+
+void fuzz_contents(unsigned slot, struct cart_buf *b)
+{
+    struct cart_err err = {0};
+    fuzz_need(cart_io_slurp(slots[slot].path, (size_t)1 << 28, b, &err), &err);
+}
+
+const struct cart_model *fuzz_model(void)
+{
+    static const struct gguf_shape shape = {"llama", 1,  32,    2,        1,    16, 32,
+                                            272,     64, 10000, CART_F32, true, 1};
+    static struct cart_model *model;
+    static const struct cart_model_options chatml = {.profile = "chatml"};
+    struct cart_err err = {0};
+    if (!model) {
+        gguf_write_model(fuzz_file(0, NULL, 0), &shape);
+        fuzz_need(cart_model_open(&model, slots[0].path, &chatml, &err), &err);
+        slots[0].fd = 0; /* the mapping's file may not change under the model */
+    }
+    return model;
+}
