@@ -60,11 +60,6 @@ static size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static const uint8_t *row_of(const struct cart_matrix *w, size_t n)
-{
-    return (const uint8_t *)w->data + n * w->row_bytes;
-}
-
 /* Results of the bf16 class are flushed: the control register does it for every path alike, as the
  * instruction does on its own. */
 static unsigned flush_begin(size_t values)
@@ -132,7 +127,7 @@ static float dot_ref(enum cart_precision precision, const float *x, const struct
     for (size_t k0 = 0; k0 < w->K; k0 += 256) {
         size_t k = min_size(w->K - k0, 256);
 
-        cart_widen_ref(w->dtype, row_of(w, n), k0, k, wide);
+        cart_widen_ref(w->dtype, cart_matrix_row(w, n), k0, k, wide);
         chains_ref(precision, lane, x + k0, wide, k);
     }
     for (size_t half = LANES / 2; half > 0; half /= 2)
@@ -165,7 +160,7 @@ static void row_ref(const struct cart_matrix *w, size_t n, size_t k0, size_t k, 
 {
     memset(wide, 0, k * sizeof *wide);
     if (n < w->N)
-        cart_widen_ref(w->dtype, row_of(w, n), k0, k, wide);
+        cart_widen_ref(w->dtype, cart_matrix_row(w, n), k0, k, wide);
 }
 
 void cart_matmul_backward_ref(enum cart_precision precision, float *dx, size_t lddx,
@@ -277,9 +272,9 @@ static void rows_set(struct cart_rows *rows, const struct cart_matrix *w, size_t
                      size_t count)
 {
     rows->dtype = w->dtype;
-    rows->ahead = count * w->row_bytes;
+    rows->ahead = (w->halves ? count / 2 : count) * w->row_bytes;
     for (size_t j = 0; j < count; j++)
-        rows->row[j] = row_of(w, n + min_size(j, n_rows - 1));
+        rows->row[j] = cart_matrix_row(w, n + min_size(j, n_rows - 1));
 }
 
 /* Columns of the last panel that exist: out [R, cols] to y. */
@@ -527,11 +522,12 @@ static void widen_columns(const struct backward *b, float *panel, size_t n0, siz
     size_t wide = round_up(k1 - k0, LANES), whole = round_up(k1 - k0, WIDE);
 
     for (size_t n = 0; n < rows; n += b->kernels->values, panel += b->k_range) {
-        const void *row = row_of(b->w, n0 + n);
+        const void *row = cart_matrix_row(b->w, n0 + n);
 
         if (b->kernels->values == 2)
-            b->kernels->widen_pair(b->w->dtype, row, n + 1 < rows ? row_of(b->w, n0 + n + 1) : NULL,
-                                   k0, k1 - k0, panel);
+            b->kernels->widen_pair(b->w->dtype, row,
+                                   n + 1 < rows ? cart_matrix_row(b->w, n0 + n + 1) : NULL, k0,
+                                   k1 - k0, panel);
         else
             b->kernels->widen(b->w->dtype, row, k0, k1 - k0, panel, LANES);
         for (size_t k = wide; k < whole; k++)
@@ -547,7 +543,7 @@ static void fetch_columns(const struct backward *b, size_t n0, size_t n1, size_t
 
     for (size_t n = n0; n < n1; n++)
         for (size_t at = from; at < to; at += 64)
-            __builtin_prefetch(row_of(b->w, n) + at, 0, 2);
+            __builtin_prefetch(cart_matrix_row(b->w, n) + at, 0, 2);
 }
 
 static void backward_unit(void *ctx, size_t unit, size_t worker)

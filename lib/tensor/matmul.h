@@ -21,13 +21,28 @@
 
 enum cart_precision { CART_PRECISION_F32, CART_PRECISION_BF16 };
 
-/* W [N, K], row-major, row_bytes apart. Borrowed: usually a part of a mapped file. */
+/* W [N, K], row-major, row_bytes apart. Borrowed: usually a part of a mapped file. Rows may be
+ * stored in another order than they are counted in: with halves set, each 2 * halves of them are
+ * stored as those of even number, then those of odd number (the halves of a head whose rotated
+ * pairs are to lie side by side). Sums follow the counted order. */
 struct cart_matrix {
     int dtype; /* enum cart_dtype */
     size_t N, K;
     size_t row_bytes;
     const void *data;
+    size_t halves; /* 0: stored as counted; else N is a multiple of 2 * halves */
 };
+
+/* Row n < N, wherever it is stored. */
+static inline const uint8_t *cart_matrix_row(const struct cart_matrix *w, size_t n)
+{
+    if (w->halves) {
+        size_t i = n % (2 * w->halves);
+
+        n = n - i + i % 2 * w->halves + i / 2;
+    }
+    return (const uint8_t *)w->data + n * w->row_bytes;
+}
 
 /* K > 0. y [M, N] (rows ldy floats apart) = x [M, K] (ldx) . W^T (+ bias [N]) (+ y if add). y may
  * not overlap x. */

@@ -21,11 +21,6 @@ struct product {
     bool add;
 };
 
-static const uint8_t *row_of(const struct cart_matrix *w, size_t n)
-{
-    return (const uint8_t *)w->data + n * w->row_bytes;
-}
-
 static size_t min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
@@ -71,7 +66,7 @@ static void forward_unit(void *ctx, size_t unit, size_t worker)
         size_t k = min_size(p->wide, p->w->K - k0);
 
         for (size_t j = 0; j < n; j++)
-            cart_widen(p->w->dtype, row_of(p->w, n0 + j), k0, k, wide + j * k);
+            cart_widen(p->w->dtype, cart_matrix_row(p->w, n0 + j), k0, k, wide + j * k);
         sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)p->M, (int)n, (int)k, 1, p->in + k0,
               (int)p->ld_in, wide, (int)k, 1, p->out + n0, (int)p->ld_out);
     }
@@ -88,7 +83,7 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
         size_t n = min_size(ROWS_MAX, p->w->N - n0);
 
         for (size_t j = 0; j < n; j++)
-            cart_widen(p->w->dtype, row_of(p->w, n0 + j), k0, k, wide + j * k);
+            cart_widen(p->w->dtype, cart_matrix_row(p->w, n0 + j), k0, k, wide + j * k);
         sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)p->M, (int)k, (int)n, 1, p->in + n0,
               (int)p->ld_in, wide, (int)k, 1, p->out + k0, (int)p->ld_out);
     }

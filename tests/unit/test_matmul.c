@@ -239,6 +239,56 @@ static void test_backward(void **state)
     check_backward(CART_F32, 259, 70, 65, &cases);
 }
 
+/* Rows of W in the stored order of w.halves give the bits of a matrix that is stored as counted. */
+static void check_halves(int dtype, size_t heads, size_t halves, size_t K, size_t M)
+{
+    const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
+    size_t n_sets = cart_tensor_kernels_usable(sets), N = heads * 2 * halves;
+    struct cart_matrix plain = test_weights(dtype, N, K, 0, 7), w = plain;
+    uint8_t *bytes = malloc(N * w.row_bytes);
+    float *x = floats(M * K, 1), *y = floats(M * N, 2), *want = floats(M * N, 2);
+    float *dx = floats(M * K, 3), *dwant = floats(M * K, 3), *bias = floats(N, 4);
+
+    w.data = bytes;
+    w.halves = halves;
+    for (size_t h = 0; h < heads; h++)
+        for (size_t j = 0; j < halves; j++)
+            for (size_t s = 0; s < 2; s++)
+                memcpy(bytes + ((2 * h + s) * halves + j) * w.row_bytes,
+                       (const uint8_t *)plain.data + (2 * (h * halves + j) + s) * w.row_bytes,
+                       w.row_bytes);
+    cart_matmul_forward_ref(want, N, x, K, M, &plain, bias, true);
+    cart_matmul_backward_ref(dwant, K, want, N, M, &plain);
+    for (size_t s = 0; s < n_sets; s++) {
+        free(y);
+        y = floats(M * N, 2);
+        cart_matmul_forward_with(sets[s]->matmul, y, N, x, K, M, &w, bias, true, pools[s % POOLS]);
+        assert_memory_equal(y, want, M * N * sizeof *y);
+        free(dx);
+        dx = floats(M * K, 3);
+        cart_matmul_backward_with(sets[s]->matmul, dx, K, want, N, M, &w, pools[s % POOLS]);
+        assert_memory_equal(dx, dwant, M * K * sizeof *dx);
+    }
+    free(bytes);
+    free(x);
+    free(y);
+    free(want);
+    free(dx);
+    free(dwant);
+    free(bias);
+    test_weights_release(&plain);
+}
+
+static void test_halves(void **state)
+{
+    (void)state;
+    check_halves(CART_BF16, 3, 32, 96, 1);
+    check_halves(CART_F16, 3, 32, 96, 9);
+    check_halves(CART_F32, 5, 1, 70, 3);
+    check_halves(CART_F32, 2, 3, 2570, 65);
+    check_halves(CART_BF16, 9, 16, 1300, 2);
+}
+
 /* The public entries use the process's set; the same bits again. */
 static void test_public(void **state)
 {
@@ -402,8 +452,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forward),      cmocka_unit_test(test_forward_units),
         cmocka_unit_test(test_forward_long), cmocka_unit_test(test_backward),
-        cmocka_unit_test(test_public),       cmocka_unit_test(test_exact),
-        cmocka_unit_test(test_select),
+        cmocka_unit_test(test_halves),       cmocka_unit_test(test_public),
+        cmocka_unit_test(test_exact),        cmocka_unit_test(test_select),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
