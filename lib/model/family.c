@@ -1,27 +1,17 @@
 /* Descriptors: what each family's keys say about the model. Nothing here touches weights.
- * Adding a family: a row in families[] and, where its keys differ, a reader. */
+ * Adding a family: a row in families[] and, where its keys differ, a reader. family_hub.c reads the
+ * same from config.json. */
 #include "model/model_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct family {
-    const char *arch;
-    enum cart_rope_order rope;
-    bool biases, head_norms;
+static const struct cart_family families[] = {
+    {"llama", "LlamaForCausalLM", CART_ROPE_INTERLEAVED, false, false},
+    {"qwen2", "Qwen2ForCausalLM", CART_ROPE_HALF, true, false},
+    {"qwen3", "Qwen3ForCausalLM", CART_ROPE_HALF, false, true},
 };
-
-static const struct family families[] = {
-    {"llama", CART_ROPE_INTERLEAVED, false, false},
-    {"qwen2", CART_ROPE_HALF, true, false},
-    {"qwen3", CART_ROPE_HALF, false, true},
-};
-
-/* Limits on what a file may ask for; real models are far below. */
-enum { MAX_LAYERS = 1024, MAX_HEADS = 1024, MAX_HEAD_DIM = 1024 };
-#define MAX_WIDTH ((uint64_t)1 << 20)
-#define MAX_CONTEXT ((uint64_t)1 << 24)
 
 /* "llama" + ".block_count"; the architectures above are short, and only they get here. */
 static const char *key(const struct cart_model *m, const char *suffix, char out[96])
@@ -35,7 +25,7 @@ static int count(const struct cart_model *m, const char *suffix, uint64_t max, s
 {
     char name[96];
     uint64_t v = 0;
-    int r = cart_gguf_u64(m->priv->gguf, key(m, suffix, name), max, &v, err);
+    int r = cart_gguf_u64(m->priv->source.gguf, key(m, suffix, name), max, &v, err);
     if (r == 0 && v == 0)
         r = cart_err_set(err, CART_EFORMAT, "%s: key %s: expected 1 to %llu, found 0", m->path,
                          name, (unsigned long long)max);
@@ -50,7 +40,7 @@ static int count_per_layer(const struct cart_model *m, const char *suffix, uint6
                            size_t *values, struct cart_err *err)
 {
     char name[96];
-    const struct cart_gguf *g = m->priv->gguf;
+    const struct cart_gguf *g = m->priv->source.gguf;
     const struct cart_gguf_key *k = cart_gguf_find(g, key(m, suffix, name));
     if (!k)
         return 0;
@@ -80,32 +70,39 @@ static int count_per_layer(const struct cart_model *m, const char *suffix, uint6
     return 0;
 }
 
-static int read_arch(struct cart_model *m, const struct family **out, struct cart_err *err)
+int cart_family_find(struct cart_model *m, const char *arch, size_t n,
+                     const struct cart_family **out, struct cart_err *err)
 {
-    struct cart_gguf_str arch;
-    int r = cart_gguf_string(m->priv->gguf, "general.architecture", &arch, err);
-    if (r < 0)
-        return r;
     for (size_t i = 0; i < CART_COUNTOF(families); i++)
-        if (arch.len == strlen(families[i].arch) &&
-            memcmp(arch.data, families[i].arch, arch.len) == 0) {
+        if (n == strlen(families[i].arch) && memcmp(arch, families[i].arch, n) == 0) {
             *out = &families[i];
             m->arch = families[i].arch;
+            m->priv->biases = families[i].biases;
+            m->priv->head_norms = families[i].head_norms;
             return 0;
         }
-    static const char *const recurrent[] = {"mamba",      "mamba2",    "rwkv6",     "rwkv7",
-                                            "jamba",      "falcon-h1", "qwen3next", "granitehybrid",
-                                            "nemotron_h", "lfm2",      "plamo2"};
+    static const char *const recurrent[] = {"mamba",      "mamba2",        "rwkv6",     "rwkv7",
+                                            "jamba",      "falcon-h1",     "falcon_h1", "qwen3next",
+                                            "qwen3_next", "granitehybrid",
+
+                                            "nemotron_h", "lfm2",          "plamo2"};
     char shown[80];
-    cart_err_escape(shown, sizeof shown, arch.data, arch.len);
+    cart_err_escape(shown, sizeof shown, arch, n);
     for (size_t i = 0; i < CART_COUNTOF(recurrent); i++)
-        if (arch.len == strlen(recurrent[i]) && memcmp(arch.data, recurrent[i], arch.len) == 0)
+        if (n == strlen(recurrent[i]) && memcmp(arch, recurrent[i], n) == 0)
             return cart_err_set(err, CART_EFORMAT,
                                 "%s: architecture '%s': a recurrent state is not a KV cache, so no "
                                 "cartridge can stand for it",
                                 m->path, shown);
     return cart_err_set(err, CART_EFORMAT, "%s: architecture '%s': expected llama, qwen2 or qwen3",
                         m->path, shown);
+}
+
+static int read_arch(struct cart_model *m, const struct cart_family **out, struct cart_err *err)
+{
+    struct cart_gguf_str arch;
+    int r = cart_gguf_string(m->priv->source.gguf, "general.architecture", &arch, err);
+    return r < 0 ? r : cart_family_find(m, arch.data, arch.len, out, err);
 }
 
 static int read_heads(struct cart_model *m, struct cart_err *err)
@@ -116,19 +113,19 @@ static int read_heads(struct cart_model *m, struct cart_err *err)
     size_t *hk = h + m->L, *f = hk + m->L;
     char name[96];
     uint64_t dh = 0, dv = 0;
-    int r = count_per_layer(m, "attention.head_count", MAX_HEADS, h, err);
+    int r = count_per_layer(m, "attention.head_count", CART_MAX_HEADS, h, err);
     if (r == 0)
         memcpy(hk, h, m->L * sizeof *h);
     if (r == 0)
-        r = count_per_layer(m, "attention.head_count_kv", MAX_HEADS, hk, err);
+        r = count_per_layer(m, "attention.head_count_kv", CART_MAX_HEADS, hk, err);
     if (r == 0)
-        r = count_per_layer(m, "feed_forward_length", MAX_WIDTH, f, err);
+        r = count_per_layer(m, "feed_forward_length", CART_MAX_WIDTH, f, err);
     if (r == 0)
-        r = cart_gguf_u64_opt(m->priv->gguf, key(m, "attention.key_length", name), MAX_HEAD_DIM,
-                              &dh, err);
+        r = cart_gguf_u64_opt(m->priv->source.gguf, key(m, "attention.key_length", name),
+                              CART_MAX_HEAD_DIM, &dh, err);
     if (r == 0)
-        r = cart_gguf_u64_opt(m->priv->gguf, key(m, "attention.value_length", name), MAX_HEAD_DIM,
-                              &dv, err);
+        r = cart_gguf_u64_opt(m->priv->source.gguf, key(m, "attention.value_length", name),
+                              CART_MAX_HEAD_DIM, &dv, err);
     for (size_t l = 0; r == 0 && l < m->L; l++) {
         struct cart_layer *layer = &m->layers[l];
         if (h[l] == 0 || f[l] == 0)
@@ -162,7 +159,7 @@ static int refuse_untyped_factor(const struct cart_model *m, const char *suffix,
 {
     char name[96];
     double factor = 1;
-    int r = cart_gguf_real_opt(m->priv->gguf, key(m, suffix, name), &factor, err);
+    int r = cart_gguf_real_opt(m->priv->source.gguf, key(m, suffix, name), &factor, err);
     if (r == 0 && factor != 1)
         r = cart_err_set(err, CART_EFORMAT,
                          "%s: key %s: found %g, but no rope.scaling.type says what it scales",
@@ -174,7 +171,7 @@ static int refuse_untyped_factor(const struct cart_model *m, const char *suffix,
  */
 static int read_rope_scaling(struct cart_model *m, struct cart_err *err)
 {
-    const struct cart_gguf *g = m->priv->gguf;
+    const struct cart_gguf *g = m->priv->source.gguf;
     char name[96];
     struct cart_gguf_str type = {"none", 4};
     double factor = 1;
@@ -202,7 +199,7 @@ static int read_rope_scaling(struct cart_model *m, struct cart_err *err)
 
 /* One table of angles serves all layers: its width must fit the narrowest head, and where heads
  * differ only the file can say what it is. */
-static int read_rope(struct cart_model *m, const struct family *f, struct cart_err *err)
+static int read_rope(struct cart_model *m, const struct cart_family *f, struct cart_err *err)
 {
     char name[96];
     size_t dh = m->layers[0].DH, widest = dh;
@@ -212,8 +209,9 @@ static int read_rope(struct cart_model *m, const struct family *f, struct cart_e
     }
     uint64_t n_rot = dh;
     double base = 10000;
-    const struct cart_gguf *g = m->priv->gguf;
-    int r = cart_gguf_u64_opt(g, key(m, "rope.dimension_count", name), MAX_HEAD_DIM, &n_rot, err);
+    const struct cart_gguf *g = m->priv->source.gguf;
+    int r =
+        cart_gguf_u64_opt(g, key(m, "rope.dimension_count", name), CART_MAX_HEAD_DIM, &n_rot, err);
     if (r == 0 && dh != widest && !cart_gguf_find(g, name))
         r = cart_err_set(err, CART_EFORMAT, "%s: key %s: missing, though heads are %zu to %zu wide",
                          m->path, name, dh, widest);
@@ -234,19 +232,19 @@ static int read_rope(struct cart_model *m, const struct family *f, struct cart_e
 
 int cart_family_read(struct cart_model *m, struct cart_err *err)
 {
-    const struct family *f = NULL;
+    const struct cart_family *f = NULL;
     char name[96];
     double eps = 0;
     int r = read_arch(m, &f, err);
     if (r == 0)
-        r = count(m, "block_count", MAX_LAYERS, &m->L, err);
+        r = count(m, "block_count", CART_MAX_LAYERS, &m->L, err);
     if (r == 0)
-        r = count(m, "embedding_length", MAX_WIDTH, &m->D, err);
+        r = count(m, "embedding_length", CART_MAX_WIDTH, &m->D, err);
     if (r == 0)
-        r = count(m, "context_length", MAX_CONTEXT, &m->context, err);
+        r = count(m, "context_length", CART_MAX_CONTEXT, &m->context, err);
     if (r == 0)
-        r = cart_gguf_real(m->priv->gguf, key(m, "attention.layer_norm_rms_epsilon", name), &eps,
-                           err);
+        r = cart_gguf_real(m->priv->source.gguf, key(m, "attention.layer_norm_rms_epsilon", name),
+                           &eps, err);
     if (r == 0 && !(eps > 0 && eps < 1))
         r = cart_err_set(err, CART_EFORMAT,
                          "%s: key %s: expected a number between 0 and 1, found %g", m->path, name,
@@ -254,8 +252,6 @@ int cart_family_read(struct cart_model *m, struct cart_err *err)
     if (r < 0)
         return r;
     m->eps = (float)eps;
-    m->priv->biases = f->biases;
-    m->priv->head_norms = f->head_norms;
     m->layers = calloc(m->L, sizeof *m->layers);
     if (!m->layers)
         return cart_err_memory(err, "layer table", m->L * sizeof *m->layers);

@@ -37,26 +37,73 @@ static int geometry(struct cart_model *m, struct cart_err *err)
     return r;
 }
 
-/* Keys and tensor table, and of each tensor the first, middle and last kibibyte. */
-static int weights(struct cart_model *m, struct cart_err *err)
+static void hash_u64(struct cart_hash *h, uint64_t v)
+{
+    unsigned char bytes[8];
+    for (size_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (unsigned char)(v >> 8 * i);
+    cart_hash_add(h, bytes, sizeof bytes);
+}
+
+/* n bytes of a matrix from byte at on, rows in the order that they are counted in. */
+static void hash_part(struct cart_hash *h, const struct cart_matrix *w, size_t at, size_t n)
+{
+    while (n > 0) {
+        size_t in_row = at % w->row_bytes, left = w->row_bytes - in_row, take = left < n ? left : n;
+        cart_hash_add(h, cart_matrix_row(w, at / w->row_bytes) + in_row, take);
+        at += take;
+        n -= take;
+    }
+}
+
+/* Type and shape, and the first, middle and last kibibyte. */
+static void hash_matrix(struct cart_hash *h, const struct cart_matrix *w)
 {
     enum { SAMPLE = 1024 };
-    const struct cart_gguf *g = m->priv->gguf;
+    size_t bytes = w->N * w->row_bytes;
+    hash_u64(h, (uint64_t)w->dtype);
+    hash_u64(h, w->N);
+    hash_u64(h, w->K);
+    if (bytes <= 3 * SAMPLE) {
+        hash_part(h, w, 0, bytes);
+        return;
+    }
+    hash_part(h, w, 0, SAMPLE);
+    hash_part(h, w, (bytes - SAMPLE) / 2, SAMPLE);
+    hash_part(h, w, bytes - SAMPLE, SAMPLE);
+}
+
+/* Values as they are computed with, which files store as F32 or narrower. */
+static void hash_vector(struct cart_hash *h, const float *v, size_t n)
+{
+    hash_u64(h, v ? n : 0);
+    if (v)
+        cart_hash_add(h, v, n * sizeof *v);
+}
+
+/* The bound weights, in an order of ours: the same for every file that holds them, whatever it is
+ * called, says beside them, or keeps them in. */
+static int weights(struct cart_model *m, struct cart_err *err)
+{
     struct cart_hash *h = cart_hash_new();
     if (!h)
         return cart_err_memory(err, "hash state", 0);
-    size_t n = 0;
-    const unsigned char *header = cart_gguf_header(g, &n);
-    cart_hash_add(h, header, n);
-    for (size_t i = 0; i < cart_gguf_n_tensors(g); i++) {
-        const struct cart_gguf_tensor *t = cart_gguf_tensor_at(g, i);
-        if (t->bytes <= 3 * SAMPLE) {
-            cart_hash_add(h, t->data, t->bytes);
-            continue;
-        }
-        cart_hash_add(h, t->data, SAMPLE);
-        cart_hash_add(h, t->data + (t->bytes - SAMPLE) / 2, SAMPLE);
-        cart_hash_add(h, t->data + t->bytes - SAMPLE, SAMPLE);
+    hash_matrix(h, &m->embed);
+    hash_matrix(h, &m->head);
+    hash_vector(h, m->out_norm, m->D);
+    for (size_t i = 0; i < m->L; i++) {
+        const struct cart_layer *l = &m->layers[i];
+        const struct cart_matrix *const w[] = {&l->wq,     &l->wk,   &l->wv,    &l->wo,
+                                               &l->w_gate, &l->w_up, &l->w_down};
+        hash_vector(h, l->attn_norm, m->D);
+        hash_vector(h, l->ffn_norm, m->D);
+        hash_vector(h, l->q_norm, l->DH);
+        hash_vector(h, l->k_norm, l->DH);
+        hash_vector(h, l->q_bias, l->H * l->DH);
+        hash_vector(h, l->k_bias, cart_layer_kv_width(l));
+        hash_vector(h, l->v_bias, cart_layer_kv_width(l));
+        for (size_t k = 0; k < CART_COUNTOF(w); k++)
+            hash_matrix(h, w[k]);
     }
     unsigned char digest[16];
     cart_hash_final(h, digest);

@@ -6,7 +6,8 @@
 static int read_name(struct cart_model *m, struct cart_err *err)
 {
     struct cart_gguf_str name = {"", 0};
-    int r = cart_gguf_string_opt(m->priv->gguf, "general.name", &name, err);
+    const struct cart_gguf *g = m->priv->source.gguf;
+    int r = g ? cart_gguf_string_opt(g, "general.name", &name, err) : 0;
     if (r < 0)
         return r;
     m->name = strndup(name.data, name.len);
@@ -16,15 +17,18 @@ static int read_name(struct cart_model *m, struct cart_err *err)
 static int open_parts(struct cart_model *m, const struct cart_model_options *opt,
                       struct cart_err *err)
 {
-    int r = cart_gguf_open(&m->priv->gguf, m->path, err);
-    if (r == 0)
-        r = cart_family_read(m, err);
+    const char *profile = opt ? opt->profile : NULL;
+    int r = cart_checkpoint_open(&m->priv->source, m->path, err);
+    if (r < 0)
+        return r;
+    bool hub = m->priv->source.hub != NULL;
+    r = hub ? cart_family_read_hub(m, err) : cart_family_read(m, err);
     if (r == 0)
         r = read_name(m, err);
     if (r == 0)
         r = cart_bind_weights(m, err);
     if (r == 0)
-        r = cart_vocabulary_read(m, opt ? opt->profile : NULL, err);
+        r = hub ? cart_vocabulary_read_hub(m, profile, err) : cart_vocabulary_read(m, profile, err);
     if (r == 0)
         r = cart_fingerprints_make(m, err);
     return r;
@@ -59,8 +63,10 @@ void cart_model_close(struct cart_model *m)
         cart_chat_free(m->priv->chat);
         cart_tokenizer_free(m->priv->tokenizer);
         cart_arena_release(&m->priv->arena);
+        cart_vocab_json_release(&m->priv->vocab);
+        free(m->priv->factors);
         free(m->priv->used);
-        cart_gguf_close(m->priv->gguf);
+        cart_checkpoint_close(&m->priv->source);
     }
     free(m->priv);
     free(m->layers);

@@ -1,5 +1,6 @@
-/* A frozen language model: a descriptor read from the file and its weights, bound in place in the
- * mapped file. One forward and one backward serve every family; a family is a reader of metadata
+/* A frozen language model: a descriptor read from its metadata and its weights, bound in place in
+ * mapped files: a GGUF file, or a directory of the hub (config.json, tokenizer.json, SafeTensors).
+ * Where both hold the same weights every result is the same, bit for bit. One forward and one backward serve every family; a family is a reader of metadata
  * (family.c) and, at most, a new block. Read-only after cart_model_open: any number of threads and
  * streams share it. lib/model/README.md has the maths. */
 #ifndef CART_MODEL_MODEL_H
@@ -30,8 +31,8 @@ struct cart_fingerprints {
                            other */
     char tokenizer[33]; /* vocabulary, merges, types, special ids */
     char chat[33];      /* chat template text and profile */
-    char weights[33];   /* metadata, tensor directory, sampled blocks of each tensor: cheap, not a
-                           hash of the file */
+    char weights[33];   /* type, shape and sampled blocks of each weight: cheap, not a hash of the
+                           file, and the same for every file that holds them */
 };
 
 struct cart_model {
@@ -51,8 +52,8 @@ struct cart_model_options {
         *profile; /* chat profile by name, in place of the one chosen by the template; NULL */
 };
 
-/* Maps path, reads and checks everything, binds weights, builds tokenizer and rotation table. opt
- * may be NULL. CART_EFORMAT names the key or tensor. */
+/* Maps path (a GGUF file; a directory, its config.json or its index), reads and checks everything, binds weights, builds tokenizer and rotation table. opt
+ * may be NULL. CART_EFORMAT names the file and the key or tensor. */
 int cart_model_open(struct cart_model **out, const char *path, const struct cart_model_options *opt,
                     struct cart_err *err) CART_MUST_USE;
 void cart_model_close(struct cart_model *m);

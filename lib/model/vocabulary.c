@@ -11,9 +11,9 @@ static int special(const struct cart_model *m, const char *key, int64_t *out, st
 {
     uint64_t id = 0;
     *out = -1;
-    if (!cart_gguf_find(m->priv->gguf, key))
+    if (!cart_gguf_find(m->priv->source.gguf, key))
         return 0;
-    int r = cart_gguf_u64(m->priv->gguf, key, UINT32_MAX, &id, err);
+    int r = cart_gguf_u64(m->priv->source.gguf, key, UINT32_MAX, &id, err);
     if (r == 0 && id >= m->V)
         r = cart_err_set(err, CART_EFORMAT, "%s: key %s: expected less than %zu, found %llu",
                          m->path, key, m->V, (unsigned long long)id);
@@ -25,7 +25,7 @@ static int special(const struct cart_model *m, const char *key, int64_t *out, st
 static int text_key(const struct cart_model *m, const char *key, char **out, struct cart_err *err)
 {
     struct cart_gguf_str s = {NULL, 0};
-    int r = cart_gguf_string_opt(m->priv->gguf, key, &s, err);
+    int r = cart_gguf_string_opt(m->priv->source.gguf, key, &s, err);
     if (r < 0 || !s.data)
         return r;
     if (memchr(s.data, 0, s.len))
@@ -55,7 +55,7 @@ static int read_types(const struct cart_model *m, int32_t **out, size_t *n, stru
 {
     struct cart_gguf_array a = {.n = 0};
     int r =
-        cart_gguf_array_opt(m->priv->gguf, "tokenizer.ggml.token_type",
+        cart_gguf_array_opt(m->priv->source.gguf, "tokenizer.ggml.token_type",
                             CART_GGUF_SET(CART_GGUF_I32) | CART_GGUF_SET(CART_GGUF_U32), &a, err);
     if (r < 0 || a.n == 0)
         return r;
@@ -75,8 +75,8 @@ static int read_types(const struct cart_model *m, int32_t **out, size_t *n, stru
 static int check_scores(const struct cart_model *m, size_t n_tokens, struct cart_err *err)
 {
     struct cart_gguf_array a = {.n = n_tokens};
-    int r =
-        cart_gguf_array_opt(m->priv->gguf, "tokenizer.ggml.scores", CART_GGUF_SET_REAL, &a, err);
+    int r = cart_gguf_array_opt(m->priv->source.gguf, "tokenizer.ggml.scores", CART_GGUF_SET_REAL,
+                                &a, err);
     if (r == 0 && a.n != n_tokens)
         r = cart_err_set(err, CART_EFORMAT,
                          "%s: key tokenizer.ggml.scores: expected %zu values, found %zu", m->path,
@@ -86,7 +86,7 @@ static int check_scores(const struct cart_model *m, size_t n_tokens, struct cart
 
 static int read_tokenizer(struct cart_model *m, struct cart_err *err)
 {
-    const struct cart_gguf *g = m->priv->gguf;
+    const struct cart_gguf *g = m->priv->source.gguf;
     struct cart_vocab_source src = {0};
     struct cart_text *tokens = NULL, *merges = NULL;
     int32_t *types = NULL;
@@ -137,27 +137,30 @@ static int read_tokenizer(struct cart_model *m, struct cart_err *err)
     return r;
 }
 
-int cart_vocabulary_read(struct cart_model *m, const char *profile, struct cart_err *err)
+/* A model without a usable template still tokenises; whoever needs to chat gets this error then. A
+ * profile that was asked for by name and does not exist is an error at once, and so is a lack of
+ * memory, which says nothing of the template. */
+int cart_vocabulary_chat(struct cart_model *m, const char *text, size_t n, const char *profile,
+                         struct cart_err *err)
 {
-    struct cart_gguf_str text = {NULL, 0};
-    int r = read_tokenizer(m, err);
-    if (r == 0)
-        r = cart_gguf_string_opt(m->priv->gguf, "tokenizer.chat_template", &text, err);
-    if (r == 0 && text.len > MAX_TEMPLATE)
-        r = cart_err_set(err, CART_EFORMAT,
-                         "%s: key tokenizer.chat_template: expected at most %zu bytes, found %zu",
-                         m->path, MAX_TEMPLATE, text.len);
-    if (r < 0)
-        return r;
-    /* A model without a usable template still tokenises; whoever needs to chat gets this error
-     * then. A profile that was asked for by name and does not exist is an error at once, and so is
-     * a lack of memory, which says nothing of the template. */
-    r = cart_chat_new(&m->priv->chat, m->priv->tokenizer, text.data, text.len, profile,
-                      &m->priv->chat_err);
+    int r = cart_chat_new(&m->priv->chat, m->priv->tokenizer, text, n, profile, &m->priv->chat_err);
     if (r < 0 && (profile || r == CART_ESYS)) {
         if (err)
             *err = m->priv->chat_err;
         return r;
     }
     return 0;
+}
+
+int cart_vocabulary_read(struct cart_model *m, const char *profile, struct cart_err *err)
+{
+    struct cart_gguf_str text = {NULL, 0};
+    int r = read_tokenizer(m, err);
+    if (r == 0)
+        r = cart_gguf_string_opt(m->priv->source.gguf, "tokenizer.chat_template", &text, err);
+    if (r == 0 && text.len > MAX_TEMPLATE)
+        r = cart_err_set(err, CART_EFORMAT,
+                         "%s: key tokenizer.chat_template: expected at most %zu bytes, found %zu",
+                         m->path, MAX_TEMPLATE, text.len);
+    return r < 0 ? r : cart_vocabulary_chat(m, text.data, text.len, profile, err);
 }

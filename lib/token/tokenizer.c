@@ -109,12 +109,27 @@ static int index_specials(struct cart_tokenizer *t, struct cart_err *err)
     return 0;
 }
 
-static int index_eog(struct cart_tokenizer *t, struct cart_err *err)
+/* An id that ends a text, whether the source lists it or not. */
+static bool ends_by_itself(const struct cart_tokenizer *t, uint32_t id)
+{
+    return id == t->eos || id == t->eot || cart_vocab_is_end_marker(t, id);
+}
+
+static bool is_listed(const struct cart_vocab_source *src, uint32_t id)
+{
+    for (size_t i = 0; i < src->n_eog; i++)
+        if (src->eog[i] == id)
+            return true;
+    return false;
+}
+
+static int index_eog(struct cart_tokenizer *t, const struct cart_vocab_source *src,
+                     struct cart_err *err)
 {
     for (int pass = 0; pass < 2; pass++) {
         t->n_eog = 0;
         for (uint32_t i = 0; i < t->n; i++) {
-            if (i != t->eos && i != t->eot && !cart_vocab_is_end_marker(t, i))
+            if (!ends_by_itself(t, i) && !is_listed(src, i))
                 continue;
             if (pass == 1)
                 t->eog[t->n_eog] = i;
@@ -152,14 +167,19 @@ static int fingerprint(struct cart_tokenizer *t, const struct cart_vocab_source 
     hash_u64(h, src->n_tokens);
     for (size_t i = 0; i < src->n_tokens; i++)
         hash_text(h, src->tokens[i].data, src->tokens[i].n);
-    for (size_t i = 0; i < src->n_tokens; i++)
-        hash_u64(h, src->types == NULL ? 0 : (uint64_t)src->types[i]);
+    for (size_t i = 0; i < src->n_tokens; i++) {
+        int32_t type = src->types == NULL ? 0 : src->types[i];
+        hash_u64(h, (uint64_t)(type == CART_TOKEN_USER_DEFINED ? CART_TOKEN_CONTROL : type));
+    }
     hash_u64(h, src->n_merges);
     for (size_t i = 0; i < src->n_merges; i++)
         hash_text(h, src->merges[i].data, src->merges[i].n);
     const int64_t ids[] = {src->bos, src->eos, src->eot, src->pad, src->unk, src->add_bos};
     for (size_t i = 0; i < CART_COUNTOF(ids); i++)
         hash_u64(h, (uint64_t)ids[i]);
+    for (size_t i = 0; i < t->n_eog; i++)
+        if (!ends_by_itself(t, t->eog[i]))
+            hash_u64(h, t->eog[i]);
     unsigned char digest[16];
     cart_hash_final(h, digest);
     cart_hash_free(h);
@@ -176,7 +196,7 @@ int cart_tokenizer_new(struct cart_tokenizer **out, const struct cart_vocab_sour
     int r = take_family(t, src, err);
     if (r < 0 || (r = cart_vocab_build(t, src, err)) < 0 || (r = take_ids(t, src, err)) < 0)
         goto out;
-    if ((r = index_specials(t, err)) < 0 || (r = index_eog(t, err)) < 0 ||
+    if ((r = index_specials(t, err)) < 0 || (r = index_eog(t, src, err)) < 0 ||
         (r = fingerprint(t, src, err)) < 0)
         goto out;
     t->classes = malloc(CART_UNICODE_MAX);

@@ -52,6 +52,8 @@ struct cart_vocab_source {
     size_t n_merges;
     int64_t bos, eos, eot, pad, unk; /* ids, or -1 */
     bool add_bos;                    /* raw prompts start with bos */
+    const uint32_t *eog;             /* [n_eog] more ids that end a text, or NULL */
+    size_t n_eog;
 };
 
 /* A growable array of ids. Start with CART_IDS_INIT. */
@@ -124,11 +126,13 @@ bool cart_tokenizer_is_control(const struct cart_tokenizer *t,
                                uint32_t id); /* control or unknown */
 bool cart_tokenizer_is_special(const struct cart_tokenizer *t,
                                uint32_t id); /* control, unknown or user-defined */
-/* Ends a generation: eos, eot, and the known end markers of the vocabulary. */
+/* Ends a generation: eos, eot, what else the source lists, and the known end markers of the
+ * vocabulary. */
 bool cart_tokenizer_is_eog(const struct cart_tokenizer *t, uint32_t id);
 
 /* XXH3-128 over model, pre-tokenizer, tokens, types, merges and special ids: 32 hex digits,
- * borrowed. */
+ * borrowed. Control and user-defined are one type there, since converters differ in which of the
+ * two a special token is, and listed ids count only where nothing else makes them end a text. */
 const char *cart_tokenizer_fingerprint(const struct cart_tokenizer *t);
 
 /* Ids to valid UTF-8, one at a time: an unfinished character (at most 3 bytes) is held back until

@@ -58,7 +58,7 @@ static bool present(const char *path)
     return false;
 }
 
-static void unpack(struct cart_buf *image, const char *path)
+void test_unpack(struct cart_buf *image, const char *path)
 {
     struct cart_err err = {0};
     struct cart_buf packed = CART_BUF_INIT;
@@ -110,7 +110,7 @@ bool test_vocab_open(struct test_vocab *v, const char *path)
     if (!present(path))
         return false;
     if (n > 4 && strcmp(path + n - 4, ".zst") == 0) {
-        unpack(&v->image, path);
+        test_unpack(&v->image, path);
         need(cart_gguf_parse(&v->gguf, v->image.data, v->image.len, path, &err), &err, "fixture");
     } else {
         need(cart_gguf_open(&v->gguf, path, &err), &err, "fixture");
@@ -211,8 +211,19 @@ struct cart_tokenizer *test_vocab_small(struct test_vocab *v, const char *pre,
         v->tokens[i] = (struct cart_text){at, len};
         v->types[i] = i < 256 + n_merges ? CART_TOKEN_NORMAL : type;
     }
-    v->src = (struct cart_vocab_source){"gpt2",   pre, v->tokens, n,  v->types, n,  v->merges,
-                                        n_merges, -1,  -1,        -1, -1,       -1, false};
+    v->src = (struct cart_vocab_source){.model = "gpt2",
+                                        .pre = pre,
+                                        .tokens = v->tokens,
+                                        .n_tokens = n,
+                                        .types = v->types,
+                                        .n_types = n,
+                                        .merges = v->merges,
+                                        .n_merges = n_merges,
+                                        .bos = -1,
+                                        .eos = -1,
+                                        .eot = -1,
+                                        .pad = -1,
+                                        .unk = -1};
     need(cart_tokenizer_new(&v->t, &v->src, &err), &err, "fixture");
     return v->t;
 }

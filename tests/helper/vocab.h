@@ -24,6 +24,9 @@ struct test_vocab {
 bool test_vocab_open(struct test_vocab *v, const char *path);
 void test_vocab_close(struct test_vocab *v);
 
+/* The bytes of a zstd file at path, which exists, into an empty image. */
+void test_unpack(struct cart_buf *image, const char *path);
+
 /* A vocabulary of the 256 bytes, then the results of merges in order, then extra strings of the
  * given type; all static memory of the caller. merges is a list "a b" in the byte alphabet, ended
  * by NULL. */

@@ -240,7 +240,8 @@ static void test_backward(void **state)
 }
 
 /* Rows of W in the stored order of w.halves give the bits of a matrix that is stored as counted. */
-static void check_halves(int dtype, size_t heads, size_t halves, size_t K, size_t M)
+static void check_halves(enum cart_precision class, int dtype, size_t heads, size_t halves,
+                         size_t K, size_t M)
 {
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
     size_t n_sets = cart_tensor_kernels_usable(sets), N = heads * 2 * halves;
@@ -257,16 +258,18 @@ static void check_halves(int dtype, size_t heads, size_t halves, size_t K, size_
                 memcpy(bytes + ((2 * h + s) * halves + j) * w.row_bytes,
                        (const uint8_t *)plain.data + (2 * (h * halves + j) + s) * w.row_bytes,
                        w.row_bytes);
-    cart_matmul_forward_ref(want, N, x, K, M, &plain, bias, true);
-    cart_matmul_backward_ref(dwant, K, want, N, M, &plain);
+    cart_matmul_forward_ref(class, want, N, x, K, M, &plain, bias, true);
+    cart_matmul_backward_ref(class, dwant, K, want, N, M, &plain);
     for (size_t s = 0; s < n_sets; s++) {
         free(y);
         y = floats(M * N, 2);
-        cart_matmul_forward_with(sets[s]->matmul, y, N, x, K, M, &w, bias, true, pools[s % POOLS]);
+        cart_matmul_forward_with(kernels_of(sets[s], class), y, N, x, K, M, &w, bias, true,
+                                 pools[s % POOLS]);
         assert_memory_equal(y, want, M * N * sizeof *y);
         free(dx);
         dx = floats(M * K, 3);
-        cart_matmul_backward_with(sets[s]->matmul, dx, K, want, N, M, &w, pools[s % POOLS]);
+        cart_matmul_backward_with(kernels_of(sets[s], class), dx, K, want, N, M, &w,
+                                  pools[s % POOLS]);
         assert_memory_equal(dx, dwant, M * K * sizeof *dx);
     }
     free(bytes);
@@ -282,11 +285,13 @@ static void check_halves(int dtype, size_t heads, size_t halves, size_t K, size_
 static void test_halves(void **state)
 {
     (void)state;
-    check_halves(CART_BF16, 3, 32, 96, 1);
-    check_halves(CART_F16, 3, 32, 96, 9);
-    check_halves(CART_F32, 5, 1, 70, 3);
-    check_halves(CART_F32, 2, 3, 2570, 65);
-    check_halves(CART_BF16, 9, 16, 1300, 2);
+    check_halves(CART_PRECISION_F32, CART_BF16, 3, 32, 96, 1);
+    check_halves(CART_PRECISION_F32, CART_F16, 3, 32, 96, 9);
+    check_halves(CART_PRECISION_F32, CART_F32, 5, 1, 70, 3);
+    check_halves(CART_PRECISION_F32, CART_F32, 2, 3, 2570, 65);
+    check_halves(CART_PRECISION_F32, CART_BF16, 9, 16, 1300, 2);
+    check_halves(CART_PRECISION_BF16, CART_BF16, 9, 16, 1300, 2);
+    check_halves(CART_PRECISION_BF16, CART_F16, 5, 3, 96, 65);
 }
 
 /* The public entries use the process's set; the same bits again. */

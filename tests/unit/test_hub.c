@@ -1,0 +1,568 @@
+/* Models as directories of the hub: the bits of the same model as GGUF, and what must not be loaded.
+ *
+ *     test_hub GGUF DIR [SHARDS]    writes a model as such a directory, for tests of the tools */
+#include "base/io.h"
+#include "helper/hub_write.h"
+#include "helper/vocab.h"
+#include "model/backward.h"
+#include "model/head.h"
+#include "stream/safetensors.h"
+#include "token/chat.h"
+#include "token/tokenizer_json.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { T = 40, PREFIX = 16 };
+
+static char folder[64]; /* of this run */
+static struct cart_pool *pool;
+
+static void need(int r, const struct cart_err *err)
+{
+    if (r < 0)
+        fail_msg("%s", err->msg);
+}
+
+static const char *in_folder(const char *name)
+{
+    static char path[256];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return path;
+}
+
+static const char *tiny(const char *name)
+{
+    char path[128];
+    snprintf(path, sizeof path, "tests/golden/tiny/%s.gguf", name);
+    return test_root(path);
+}
+
+static void remove_tree(const char *dir)
+{
+    char command[300];
+    snprintf(command, sizeof command, "rm -rf '%s'", dir);
+    assert_int_equal(system(command), 0);
+}
+
+/* --- equal bits --- */
+
+/* What a model computes: logits of all tokens, rows of each layer, and gradients of rows. */
+struct results {
+    struct cart_buf bytes;
+};
+
+static void keep(struct results *r, const float *x, size_t n)
+{
+    assert_int_equal(cart_buf_add(&r->bytes, x, n * sizeof *x, NULL), 0);
+}
+
+static void run_backward(const struct cart_model *m, const uint32_t *ids, struct cart_kv_tail *tail,
+                         struct results *out)
+{
+    struct cart_err err;
+    struct cart_kv_layer *layers = calloc(m->L, sizeof *layers);
+    struct cart_kv_part part;
+    const struct cart_kv_part *parts = &part;
+    struct cart_tape *tape = NULL;
+    size_t want[4] = {3, 7, 8, T - PREFIX - 1}, D = m->D;
+    struct cart_tape_limits lim = {.tokens = T, .convs = 1, .wants = 4, .prefix = PREFIX};
+    struct cart_tape_conv conv = {ids + PREFIX, T - PREFIX, want, 4};
+    float *hidden = calloc(4 * D, sizeof *hidden), *dhidden = calloc(4 * D, sizeof *dhidden);
+    float **dk = calloc(m->L, sizeof *dk), **dv = calloc(m->L, sizeof *dv);
+    cart_kv_part_of_tail(&part, layers, m, tail, 0, PREFIX);
+    for (size_t i = 0; i < 4 * D; i++)
+        dhidden[i] = (float)(int)(i * 2654435761u % 2001) / 1000 - 1;
+    for (size_t l = 0; l < m->L; l++) {
+        dk[l] = calloc(PREFIX * cart_layer_kv_width(&m->layers[l]), sizeof **dk);
+        dv[l] = calloc(PREFIX * cart_layer_kv_width(&m->layers[l]), sizeof **dv);
+    }
+    need(cart_tape_new(&tape, m, &lim, &err), &err);
+    need(cart_tape_forward(tape, &parts, 1, &conv, 1, hidden, pool, &err), &err);
+    struct cart_kv_grad grad = {dk, dv};
+    cart_tape_backward(tape, dhidden, &grad, pool);
+    for (size_t l = 0; l < m->L; l++) {
+        keep(out, dk[l], PREFIX * cart_layer_kv_width(&m->layers[l]));
+        keep(out, dv[l], PREFIX * cart_layer_kv_width(&m->layers[l]));
+        free(dk[l]);
+        free(dv[l]);
+    }
+    cart_tape_free(tape);
+    free(dk);
+    free(dv);
+    free(hidden);
+    free(dhidden);
+    free(layers);
+}
+
+static struct results run(const struct cart_model *m)
+{
+    struct results out = {CART_BUF_INIT};
+    struct cart_err err;
+    struct cart_workspace *ws = NULL;
+    struct cart_kv_tail tail;
+    uint32_t ids[T];
+    float *hidden = calloc(T * m->D, sizeof *hidden), *logits = calloc(T * m->V, sizeof *logits);
+    for (size_t i = 0; i < T; i++)
+        ids[i] = (uint32_t)(i * 7919 % 300);
+    need(cart_workspace_new(&ws, m, T, &err), &err);
+    need(cart_kv_tail_init(&tail, m, T, &err), &err);
+    struct cart_span span = {.ids = ids, .T = T, .kv = {.tail = &tail}, .n_want = T};
+    need(cart_forward(m, ws, &span, 1, hidden, pool, &err), &err);
+    cart_head_logits(m, hidden, T, logits, pool);
+    keep(&out, logits, T * m->V);
+    for (size_t l = 0; l < m->L; l++) {
+        keep(&out, tail.k[l], T * cart_layer_kv_width(&m->layers[l]));
+        keep(&out, tail.v[l], T * cart_layer_kv_width(&m->layers[l]));
+    }
+    run_backward(m, ids, &tail, &out);
+    cart_kv_tail_release(&tail);
+    cart_workspace_free(ws);
+    free(hidden);
+    free(logits);
+    return out;
+}
+
+static void compare(const char *name, const struct hub_form *form, const char *open_as)
+{
+    struct cart_err err;
+    struct cart_model *a = NULL, *b = NULL;
+    char dir[128], path[256];
+    snprintf(dir, sizeof dir, "%s", in_folder("model"));
+    snprintf(path, sizeof path, "%s%s", dir, open_as);
+    hub_write_model(tiny(name), dir, form);
+    need(cart_model_open(&a, tiny(name), NULL, &err), &err);
+    need(cart_model_open(&b, path, NULL, &err), &err);
+    assert_string_equal(a->fp.geometry, b->fp.geometry);
+    assert_string_equal(a->fp.tokenizer, b->fp.tokenizer);
+    assert_string_equal(a->fp.chat, b->fp.chat);
+    if (form->dtype < 0)
+        assert_string_equal(a->fp.weights, b->fp.weights);
+    else
+        assert_string_not_equal(a->fp.weights, b->fp.weights);
+    assert_int_equal(b->layers[0].wq.dtype, form->dtype < 0 ? CART_F32 : form->dtype);
+    struct results x = run(a), y = run(b);
+    assert_int_equal(x.bytes.len, y.bytes.len);
+    assert_memory_equal(x.bytes.data, y.bytes.data, x.bytes.len);
+    cart_buf_release(&x.bytes);
+    cart_buf_release(&y.bytes);
+    cart_model_close(a);
+    cart_model_close(b);
+    remove_tree(dir);
+}
+
+/* The weights of the tiny models are exact in every type, so the bits must not change. */
+static void test_equal_bits(void **state)
+{
+    static const char *const names[] = {"llama_tied", "llama3_untied", "qwen2", "qwen3"};
+    static const struct hub_form forms[] = {{-1, 1, false, false, false},
+                                            {CART_BF16, 3, true, true, false},
+                                            {CART_F16, 2, true, false, false}};
+    static const char *const open_as[] = {"", "/model.safetensors.index.json", "/config.json"};
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(names); i++)
+        for (size_t k = 0; k < CART_COUNTOF(forms); k++)
+            compare(names[i], &forms[k], open_as[k]);
+}
+
+static void test_tied_head_listed(void **state)
+{
+    static const struct hub_form form = {-1, 1, false, false, true};
+    (void)state;
+    compare("llama_tied", &form, "/");
+}
+
+/* --- what is refused --- */
+
+static void slurp(const char *path, struct cart_buf *b)
+{
+    struct cart_err err;
+    need(cart_io_slurp(path, 1 << 28, b, &err), &err);
+}
+
+static void spill(const char *path, const void *bytes, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(bytes, 1, n, f), n);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* Sets what a path of keys and numbers ("model.vocab.a", "weights.0") leads to, or deletes it. */
+static void set_path(json_t *root, const char *path, const char *value)
+{
+    char copy[128], *last = copy, *dot;
+    snprintf(copy, sizeof copy, "%s", path);
+    while ((dot = strchr(last, '.')) != NULL && strcmp(last, "model.norm.weight") != 0) {
+        *dot = '\0';
+        root = json_is_array(root) ? json_array_get(root, (size_t)atoi(last))
+                                   : json_object_get(root, last);
+        last = dot + 1;
+    }
+    json_t *v = value ? json_loads(value, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
+    assert_true(!value || v);
+    if (!v)
+        assert_int_equal(json_object_del(root, last), 0);
+    else if (json_is_array(root) && strcmp(last, "+") == 0)
+        assert_int_equal(json_array_append_new(root, v), 0);
+    else if (json_is_array(root))
+        assert_int_equal(json_array_set_new(root, (size_t)atoi(last), v), 0);
+    else
+        assert_int_equal(json_object_set_new(root, last, v), 0);
+}
+
+/* at NULL: value is the whole file, or the file is gone; at "=old": a first old becomes value, of
+ * the same length; else a path of set_path. words NULL: the model opens. */
+struct fault {
+    const char *file, *at, *value, *words;
+};
+
+static void spoil(const struct fault *f, const char *path, const struct cart_buf *whole)
+{
+    if (!f->at && !f->value) {
+        assert_int_equal(unlink(path), 0);
+    } else if (!f->at) {
+        spill(path, f->value, strlen(f->value));
+    } else if (f->at[0] == '=') {
+        size_t n = strlen(f->value), i = 0;
+        assert_int_equal(n, strlen(f->at + 1));
+        while (i + n <= whole->len && memcmp(whole->data + i, f->at + 1, n) != 0)
+            i++;
+        assert_true(i + n <= whole->len);
+        char *copy = malloc(whole->len);
+        memcpy(copy, whole->data, whole->len);
+        memcpy(copy + i, f->value, n);
+        spill(path, copy, whole->len);
+        free(copy);
+    } else {
+        json_t *root = json_loadb(whole->data, whole->len, 0, NULL);
+        assert_non_null(root);
+        set_path(root, f->at, f->value);
+        char *text = json_dumps(root, 0);
+        spill(path, text, strlen(text));
+        free(text);
+        json_decref(root);
+    }
+}
+
+static void expect(const char *dir, const struct fault *f)
+{
+    char path[256];
+    struct cart_buf whole = CART_BUF_INIT;
+    struct cart_err err = {0};
+    struct cart_model *m = NULL;
+    snprintf(path, sizeof path, "%s/%s", dir, f->file);
+    bool there = access(path, F_OK) == 0;
+    if (there)
+        slurp(path, &whole);
+    spoil(f, path, &whole);
+    int r = cart_model_open(&m, dir, NULL, &err);
+    cart_model_close(m);
+    if (there)
+        spill(path, whole.data, whole.len);
+    else
+        unlink(path);
+    cart_buf_release(&whole);
+    if (!f->words && r < 0)
+        fail_msg("%s: %s: %s", f->file, f->at ? f->at : "-", err.msg);
+    if (!f->words)
+        return;
+    if (r == 0)
+        fail_msg("%s: %s: %s: opened", f->file, f->at ? f->at : "-", f->value ? f->value : "-");
+    if (r != CART_EFORMAT && r != CART_ETRUNC && r != CART_ESYS)
+        fail_msg("code %d: %s", r, err.msg);
+    if (!strstr(err.msg, f->words))
+        fail_msg("%s: %s: expected '%s' in: %s", f->file, f->at ? f->at : "-", f->words, err.msg);
+}
+
+static void expect_all(const char *model, const struct hub_form *form, const struct fault *faults,
+                       size_t n)
+{
+    char dir[128];
+    snprintf(dir, sizeof dir, "%s", in_folder("faulty"));
+    hub_write_model(tiny(model), dir, form);
+    for (size_t i = 0; i < n; i++)
+        expect(dir, &faults[i]);
+    remove_tree(dir);
+}
+
+static void test_config(void **state)
+{
+    static const char file[] = "config.json";
+    static const struct fault faults[] = {
+        {file, NULL, NULL, "found no config.json"},
+        {file, NULL, "", "JSON"},
+        {file, NULL, "[]", "expected an object"},
+        {file, NULL, "{\"model_type\": \"llama\", \"model_type\": \"llama\"}", "duplicate"},
+        {file, "model_type", NULL, "model_type: expected a string, found nothing"},
+        {file, "model_type", "\"mistral\"", "architecture 'mistral'"},
+        {file, "model_type", "\"mamba\"", "recurrent state"},
+        {file, "model_type", "\"qwen3\"", "architectures: expected Qwen3ForCausalLM"},
+        {file, "architectures", "[\"LlamaForSequenceClassification\"]",
+         "architectures: expected LlamaForCausalLM, found 'LlamaForSequenceClassification'"},
+        {file, "architectures", NULL, NULL},
+        {file, "quantization_config", "{\"quant_method\": \"gptq\"}", "packed by 'gptq'"},
+        {file, "quantization_config", "null", NULL},
+        {file, "num_hidden_layers", "0", "num_hidden_layers: expected 1 to 1024, found 0"},
+        {file, "num_hidden_layers", "1025",
+         "num_hidden_layers: expected an integer from 0 to 1024"},
+        {file, "num_hidden_layers", "3", "tensor model.layers.3."},
+        {file, "num_hidden_layers", "5", "tensor model.layers.4.input_layernorm.weight: missing"},
+        {file, "hidden_size", "-64", "hidden_size"},
+        {file, "hidden_size", "\"64\"", "hidden_size: expected an integer, found a string"},
+        {file, "hidden_size", "60", "expected [60,"},
+        {file, "num_attention_heads", "0", "num_attention_heads: expected 1 to"},
+        {file, "num_attention_heads", "3",
+         "num_key_value_heads: 3 query heads are no multiple of 2"},
+        {file, "num_key_value_heads", "1", "k_proj.weight: expected [64, 16], found [64, 32"},
+        {file, "head_dim", "15", "head_dim: expected an even number"},
+        {file, "head_dim", "null", NULL},
+        {file, "intermediate_size", "33", "gate_proj.weight: expected [64, 33]"},
+        {file, "max_position_embeddings", "0", "max_position_embeddings"},
+        {file, "rms_norm_eps", "0", "rms_norm_eps: expected above 0"},
+        {file, "rms_norm_eps", "1.5", "rms_norm_eps"},
+        {file, "rope_theta", "0", "rope_theta: expected above 0"},
+        {file, "rope_theta", "\"10000\"", "rope_theta: expected a number"},
+        {file, "rope_scaling", "{\"type\": \"yarn\", \"factor\": 4}", "found 'yarn'"},
+        {file, "rope_scaling", "{\"type\": \"linear\", \"factor\": 0}", "factor: expected above 0"},
+        {file, "rope_scaling", "{\"type\": \"linear\", \"factor\": 2}", NULL},
+        {file, "rope_scaling", "{\"rope_type\": \"llama3\", \"factor\": 8}", "low_freq_factor"},
+        {file, "rope_scaling",
+         "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, \"high_freq_factor\": "
+         "1, \"original_max_position_embeddings\": 64}",
+         "high_freq_factor: expected above 4"},
+        {file, "hidden_act", "\"gelu\"", "hidden_act: expected silu, found"},
+        {file, "attention_bias", "true", "attention_bias: expected false, found true"},
+        {file, "mlp_bias", "true", "mlp_bias: expected false, found true"},
+        {file, "partial_rotary_factor", "0.5", "partial_rotary_factor: expected 1, found 0.5"},
+        {file, "use_sliding_window", "true", "layers that see only 16 tokens"},
+        {file, "layer_types", "[\"full_attention\", \"sliding_attention\"]",
+         "layer_types: value 1"},
+        {file, "tie_word_embeddings", "false", "tensor lm_head.weight: missing"},
+        {file, "tie_word_embeddings", "1", "tie_word_embeddings"},
+        {file, "vocab_size", "319", "vocab_size: expected 320, the rows of the embedding"},
+        {file, "eos_token_id", "[318, 320]", "eos_token_id: expected an id below 320"},
+    };
+    static const struct hub_form form = {-1, 1, false, false, false};
+    (void)state;
+    expect_all("llama_tied", &form, faults, CART_COUNTOF(faults));
+}
+
+static void test_tokenizer(void **state)
+{
+    static const char file[] = "tokenizer.json", config[] = "tokenizer_config.json";
+    static const struct fault faults[] = {
+        {file, NULL, NULL, "tokenizer.json: No such file"},
+        {file, NULL, "{}", "model: expected an object, found nothing"},
+        {file, "model.type", "\"Unigram\"", "expected BPE, found 'Unigram'"},
+        {file, "model.dropout", "0.1", "model: dropout"},
+        {file, "model.byte_fallback", "true", "model: byte_fallback"},
+        {file, "model.end_of_word_suffix", "\"</w>\"", "model: end_of_word_suffix"},
+        {file, "model.ignore_merges", "true", "ignore_merges: expected false"},
+        {file, "model.vocab", "[]", "vocab: expected an object"},
+        {file, "model.vocab.!", "320", "token '!': expected an id below 320"},
+        {file, "model.vocab.!", "-1", "token '!': expected an id"},
+        {file, "model.vocab.!", "0.5", "token '!': expected an id"},
+        {file, "model.vocab.!", "1", "id 1: both '"},
+        {file, "model.vocab.!", NULL, "byte 0x21 has no token"},
+        {file, "model.vocab.What", NULL, "'W hat': its result is no token"},
+        {file, "model.merges", "[]", "merges: expected 1 to"},
+        {file, "model.merges.0", "[\"a\"]", "merges: value 0"},
+        {file, "model.merges.0", "[\"a\", \"b c\"]", "merges: value 0"},
+        {file, "model.merges.0", "7", "merges: value 0"},
+        {file, "model.merges.0", "\"ab\"", "found no space"},
+        {file, "model.merges.0", "[\"q\", \"zzz\"]", "its right part is no token"},
+        {file, "normalizer", "null", "normalizer: expected NFC, as qwen2 has it, found null"},
+        {file, "normalizer", "{\"type\": \"NFKC\"}", "found NFKC"},
+        {file, "normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"NFC\"}]}",
+         NULL},
+        {file, "pre_tokenizer", "null", "the steps of smollm, qwen2 or llama-bpe"},
+        {file, "pre_tokenizer", "{\"type\": \"Whitespace\"}", "found {\"type\":\"Whitespace\"}"},
+        {file, "pre_tokenizer.pretokenizers.0.behavior", "\"Removed\"", "pre_tokenizer"},
+        {file, "pre_tokenizer.pretokenizers.0.invert", "true", "pre_tokenizer"},
+        {file, "pre_tokenizer.pretokenizers.0.pattern.Regex", "\"\\\\s+\"", "pre_tokenizer"},
+        {file, "pre_tokenizer.pretokenizers.1.use_regex", "true", "pre_tokenizer"},
+        {file, "pre_tokenizer.pretokenizers.1.add_prefix_space", NULL, "pre_tokenizer"},
+        {file, "decoder", "{\"type\": \"Metaspace\"}", "decoder: expected ByteLevel"},
+        {file, "post_processor", "{\"type\": \"BertProcessing\"}", "post_processor"},
+        {file, "post_processor", "null", NULL},
+        {file, "post_processor",
+         "{\"type\": \"TemplateProcessing\", \"single\": [{\"Sequence\": {\"id\": \"A\"}}, "
+         "{\"SpecialToken\": {\"id\": \"<|im_end|>\"}}]}",
+         "post_processor: expected the text, or one special token"},
+        {file, "added_tokens.0.lstrip", "true", "lstrip: expected false, found true"},
+        {file, "added_tokens.0.single_word", "true", "single_word: expected false"},
+        {file, "added_tokens.0.normalized", "true", "normalized: expected false"},
+        {file, "added_tokens.0.id", "5", "id 5: both '"},
+        {file, "added_tokens.0.content", "\"!\"", "both are '!'"},
+        {file, "added_tokens.0.special", "false", NULL},
+        {file, "truncation", "{\"max_length\": 5}", NULL},
+        {config, "eos_token", "\"<eos>\"", "eos_token: '<eos>' is no token"},
+        {config, "eos_token", "null", NULL},
+        {config, NULL, NULL, NULL},
+        {config, NULL, "7", "expected an object"},
+        {config, "add_bos_token", "true", NULL},
+        {"generation_config.json", "eos_token_id", "[320]",
+         "eos_token_id: expected an id below 320"},
+        {"generation_config.json", "eos_token_id", "\"x\"", "eos_token_id: expected an id"},
+        {"generation_config.json", NULL, NULL, NULL},
+    };
+    static const struct hub_form form = {CART_BF16, 1, true, false, false};
+    (void)state;
+    expect_all("qwen2", &form, faults, CART_COUNTOF(faults));
+}
+
+static void test_weights(void **state)
+{
+    static const char file[] = "model.safetensors";
+    static const struct fault faults[] = {
+        {file, NULL, NULL, "expected model.safetensors or model.safetensors.index.json"},
+        {file, NULL, "", "at least 8 bytes"},
+        {file, NULL, "version https://git-lfs.github.com/spec/v1", "safetensors header"},
+        {file, "=model.norm.weight", "model.norm.weighs", "tensor model.norm.weight: missing"},
+        {file, "=self_attn.q_norm.weight", "self_attn.q_norm.weighs", "q_norm.weight: missing"},
+        {file, "=\"F32\"", "\"I32\"", "type I32 is not supported: expected F32, F16 or BF16"},
+        {file, "=[320,64]", "[64,320]", "tensor model.embed_tokens.weight: expected"},
+        {file, "=[128,64]", "[64,128]", "q_proj.weight: expected [64, 128], found [128, 64"},
+    };
+    static const struct hub_form form = {-1, 1, true, true, false};
+    (void)state;
+    expect_all("qwen3", &form, faults, CART_COUNTOF(faults));
+}
+
+static void test_shards(void **state)
+{
+    static const char index[] = "model.safetensors.index.json";
+    static const char name[] = "model-00002-of-00002.safetensors";
+    static const struct fault faults[] = {
+        {index, NULL, "{}", "weight_map: expected an object, found nothing"},
+        {index, "weight_map", "{}", "weight_map: no tensors"},
+        {index, "weight_map.model.norm.weight", NULL, "tensor model.norm.weight: not in the index"},
+        {index, "weight_map.model.norm.weight", "\"model-00001-of-00002.safetensors\"",
+         "tensor model.norm.weight: the index has it in model-00001-of-00002.safetensors"},
+        {index, "weight_map.more", "\"model-00001-of-00002.safetensors\"",
+         "model-00001-of-00002.safetensors: tensor more: the index has it here"},
+        {index, "weight_map.more", "\"model-00003-of-00002.safetensors\"",
+         "model-00003-of-00002.safetensors: No such file"},
+        {index, "weight_map.more", "\"../model.safetensors\"", "tensor more: expected the name"},
+        {index, "weight_map.more", "\"a/b.safetensors\"", "found 'a/b.safetensors'"},
+        {index, "weight_map.more", "\".safetensors\"", "tensor more: expected the name"},
+        {index, "weight_map.more", "\"config.json\"", "tensor more: expected the name"},
+        {index, "weight_map.more", "\"a\\u0000.safetensors\"", "tensor more: expected the name"},
+        {index, "weight_map.more", "7", "tensor more: expected the name"},
+        {name, NULL, NULL, "model-00002-of-00002.safetensors: No such file"},
+        {name, "=model.norm.weight", "model.nxrm.weight", "tensor model.nxrm.weight: not in the"},
+    };
+    static const struct hub_form form = {-1, 2, false, true, false};
+    (void)state;
+    expect_all("llama3_untied", &form, faults, CART_COUNTOF(faults));
+}
+
+static void test_path(void **state)
+{
+    struct cart_err err = {0};
+    struct cart_model *m = NULL;
+    (void)state;
+    assert_int_equal(cart_model_open(&m, folder, NULL, &err), CART_EFORMAT);
+    assert_non_null(strstr(err.msg, "expected a GGUF file, or a directory with config.json"));
+    assert_int_equal(cart_model_open(&m, in_folder("absent"), NULL, &err), CART_ESYS);
+    assert_non_null(strstr(err.msg, "No such file"));
+}
+
+/* --- vocabulary --- */
+
+/* Ids that end a text: what generation_config.json lists counts, and makes another tokenizer only
+ * where nothing else makes it end. */
+static void test_end_tokens(void **state)
+{
+    static const struct hub_form form = {-1, 1, false, false, false};
+    struct cart_err err;
+    struct cart_model *plain = NULL, *known = NULL, *more = NULL;
+    char dir[128], path[160];
+    (void)state;
+    snprintf(dir, sizeof dir, "%s", in_folder("ends"));
+    snprintf(path, sizeof path, "%s/generation_config.json", dir);
+    hub_write_model(tiny("qwen3"), dir, &form);
+    need(cart_model_open(&plain, dir, NULL, &err), &err);
+    spill(path, "{\"eos_token_id\": [319, 317]}", 28);
+    need(cart_model_open(&known, dir, NULL, &err), &err);
+    spill(path, "{\"eos_token_id\": [319, 7]}", 26);
+    need(cart_model_open(&more, dir, NULL, &err), &err);
+    assert_true(cart_tokenizer_is_eog(cart_model_tokenizer(known), 317));
+    assert_false(cart_tokenizer_is_eog(cart_model_tokenizer(known), 7));
+    assert_true(cart_tokenizer_is_eog(cart_model_tokenizer(more), 7));
+    assert_string_equal(plain->fp.tokenizer, known->fp.tokenizer);
+    assert_string_not_equal(plain->fp.tokenizer, more->fp.tokenizer);
+    cart_model_close(plain);
+    cart_model_close(known);
+    cart_model_close(more);
+    remove_tree(dir);
+}
+
+/* The real tokenizer.json of Qwen3 is the vocabulary of the GGUF that the goldens run on. */
+static void test_qwen3(void **state)
+{
+    struct test_vocab v;
+    struct cart_vocab_json json;
+    struct cart_buf text = CART_BUF_INIT;
+    struct cart_tokenizer *t = NULL;
+    struct cart_err err;
+    json_t *root = NULL;
+    char path[512];
+    (void)state;
+    snprintf(path, sizeof path, "%s", test_shared("qwen3-tokenizer/tokenizer.json.zst"));
+    if (access(path, R_OK) != 0 ||
+        !test_vocab_open(&v, test_shared("qwen3-tokenizer/qwen3-vocab-tiny.gguf.zst")))
+        skip();
+    test_unpack(&text, path);
+    need(cart_json_parse(&root, text.data, text.len, "tokenizer.json", &err), &err);
+    need(cart_vocab_json_read(&json, root, v.src.n_tokens, "tokenizer.json", &err), &err);
+    json_decref(root);
+    json.src.bos = v.src.bos;
+    json.src.eos = v.src.eos;
+    json.src.pad = v.src.pad;
+    need(cart_tokenizer_new(&t, &json.src, &err), &err);
+    assert_string_equal(cart_tokenizer_fingerprint(t), cart_tokenizer_fingerprint(v.t));
+    for (size_t i = 0; i < v.src.n_tokens; i++)
+        assert_int_equal(json.types[i], v.types[i]);
+    cart_tokenizer_free(t);
+    cart_vocab_json_release(&json);
+    cart_buf_release(&text);
+    test_vocab_close(&v);
+}
+
+static int write_directory(int argc, char **argv)
+{
+    struct hub_form form = {-1, argc > 3 ? (size_t)atoi(argv[3]) : 1, true, true, false};
+    hub_write_model(argv[1], argv[2], &form);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_equal_bits), cmocka_unit_test(test_tied_head_listed),
+        cmocka_unit_test(test_config),     cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_weights),    cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_path),       cmocka_unit_test(test_end_tokens),
+        cmocka_unit_test(test_qwen3),
+    };
+    if (argc > 2)
+        return write_directory(argc, argv);
+    struct cart_err err;
+    snprintf(folder, sizeof folder, "%s", "/tmp/cart-hub-XXXXXX");
+    if (!mkdtemp(folder) || cart_pool_new(&pool, 2, &err) < 0)
+        return 99;
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    cart_pool_free(pool);
+    remove_tree(folder);
+    return failed;
+}
