@@ -401,7 +401,7 @@ static void test_tokenizer(void **state)
         {file, "added_tokens.0.single_word", "true", "single_word: expected false"},
         {file, "added_tokens.0.normalized", "true", "normalized: expected false"},
         {file, "added_tokens.0.id", "5", "id 5: both '"},
-        {file, "added_tokens.0.content", "\"!\"", "both are '!'"},
+        {file, "added_tokens.1.content", "\"!\"", "both are '!'"},
         {file, "added_tokens.0.special", "false", NULL},
         {file, "truncation", "{\"max_length\": 5}", NULL},
         {config, "eos_token", "\"<eos>\"", "eos_token: '<eos>' is no token"},
