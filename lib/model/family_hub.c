@@ -31,17 +31,17 @@ static int count(const struct config *c, const char *key, uint64_t max, bool opt
 static int number(const struct config *c, const json_t *obj, const char *key, double low,
                   double high, bool optional, double *out, struct cart_err *err)
 {
-    double v = *out;
     const json_t *at = json_object_get(obj, key);
+    double v = json_number_value(at);
     if (optional && (!at || json_is_null(at)))
         return 0;
-    int r = cart_json_real(obj, key, &v, c->path, err);
-    if (r == 0 && !(v > low && v < high))
-        r = cart_err_set(err, CART_EFORMAT, "%s: %s: expected above %g and below %g, found %g",
-                         c->path, key, low, high, v);
-    if (r == 0)
-        *out = (double)(float)v;
-    return r;
+    if (!json_is_number(at))
+        return cart_err_set(err, CART_EFORMAT, "%s: %s: expected a number", c->path, key);
+    if (!(v > low && v < high))
+        return cart_err_set(err, CART_EFORMAT, "%s: %s: expected above %g and below %g, found %g",
+                            c->path, key, low, high, v);
+    *out = (double)(float)v;
+    return 0;
 }
 
 /* A key that is absent, null, or says what every model of the families does. */

@@ -165,7 +165,7 @@ static void write_tokenizer(const struct job *j, const struct cart_gguf_str *tok
     struct cart_err err;
     size_t n_merges = 0;
     json_t *vocab = json_object(), *added = json_array(), *list = json_array();
-    need(cart_gguf_strings(j->g, "tokenizer.ggml.merges", &merges, &n_merges, &err), &err);
+    need(cart_gguf_strings_opt(j->g, "tokenizer.ggml.merges", &merges, &n_merges, &err), &err);
     need(cart_gguf_array(j->g, "tokenizer.ggml.token_type", CART_GGUF_SET_INT, &types, &err), &err);
     need(cart_gguf_string(j->g, "tokenizer.ggml.pre", &pre, &err), &err);
     char name[32];
@@ -374,7 +374,7 @@ void hub_write_model(const char *gguf, const char *dir, const struct hub_form *f
         perror(dir);
         exit(5);
     }
-    need(cart_gguf_strings(g, "tokenizer.ggml.tokens", &tokens, &n, &err), &err);
+    need(cart_gguf_strings_opt(g, "tokenizer.ggml.tokens", &tokens, &n, &err), &err);
     write_config(&j);
     write_tokenizer(&j, tokens, n);
     write_tokenizer_config(&j, tokens);
