@@ -12,6 +12,7 @@
 #include "base/cpu.h"
 #include "helper/gguf_write.h"
 #include "helper/limits.h"
+#include "helper/vocab.h"
 #include "model/backward.h"
 #include "model/head.h"
 
@@ -302,17 +303,12 @@ int main(int argc, char **argv)
     for (int i = first; i < argc; i++)
         run(argv[i], fma, read, pool);
     if (argc == first) {
-        char path[512], made[128];
-        const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-        snprintf(path, sizeof path, "%s%s/cart/SmolLM2-135M-Instruct.Q4_1.gguf",
-                 cache  ? cache
-                 : home ? home
-                        : "",
-                 cache ? "" : "/.cache");
+        char made[128];
+        const char *path = test_demo_model();
         if (access(path, R_OK) == 0)
             run(path, fma, read, pool);
         else
-            printf("SmolLM2: not fetched (examples/fetch-model.sh)\n");
+            printf("%s: not fetched (examples/fetch-model.sh)\n", path);
         run(qwen(CART_F16, made), fma, read, pool);
         run(qwen(CART_Q8_0, made), fma, read, pool);
     }

@@ -1,4 +1,3 @@
-/* Rates of the scheduler, without HTTP: 1, 4 and 16 clients that share a context of 512 tokens,
  * given as a prompt and as a cartridge of 512 rows; speculation on and off on a text that repeats
  * itself; the longest step while a long prompt of another client is computed; the cost of a
  * constraint's masks; memory after many requests.
@@ -6,6 +5,7 @@
  *   bench_serve MODEL.gguf [THREADS [REQUESTS]]
  *
  * With REQUESTS: memory only, over so many short ones. */
+#include "helper/vocab.h"
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/rng.h"
@@ -283,12 +283,13 @@ int main(int argc, char **argv)
     struct cart_registry *registry;
     struct cart_stack *stack;
 
-    if (argc < 2) {
-        printf("usage: bench_serve MODEL.gguf [THREADS [REQUESTS]]\n");
+    const char *gguf = argc > 1 ? argv[1] : test_demo_model();
+    if (argc < 2 && access(gguf, R_OK) != 0) {
+        printf("%s: not fetched (examples/fetch-model.sh)\n", gguf);
         return 0;
     }
     need(cart_cpu_init(&err), &err);
-    need(cart_model_open(&model, argv[1], NULL, &err), &err);
+    need(cart_model_open(&model, gguf, NULL, &err), &err);
     need(cart_pool_new(&pool, argc > 2 ? (size_t)atoi(argv[2]) : cart_cpu_count(), &err), &err);
     if (argc > 3) {
         soak((size_t)atoi(argv[3]));

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "study/distill.h"
 #include "study/init.h"
+#include "helper/vocab.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -81,16 +82,9 @@ static void load_conversation(struct fixture *f, size_t i)
 
 static bool setup(struct fixture *f, bool recompute)
 {
-    const char *shared = getenv("CART_SHARED"), *cache = getenv("XDG_CACHE_HOME"),
-               *home = getenv("HOME");
-    char path[1024];
+    const char *shared = getenv("CART_SHARED"), *path = test_demo_model();
     memset(f, 0, sizeof *f);
     snprintf(f->folder, sizeof f->folder, "%s/data/smollm2-golden", shared ? shared : "../shared");
-    if (cache && *cache)
-        snprintf(path, sizeof path, "%s/cart/SmolLM2-135M-Instruct.Q4_1.gguf", cache);
-    else
-        snprintf(path, sizeof path, "%s/.cache/cart/SmolLM2-135M-Instruct.Q4_1.gguf",
-                 home ? home : "");
     FILE *there = fopen(path, "rb");
     if (!there) {
         print_message("# skipped: SmolLM2-135M-Instruct.Q4_1.gguf is not in the cache\n");
