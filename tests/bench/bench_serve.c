@@ -1,8 +1,9 @@
+/* Rates of the scheduler, without HTTP: 1, 4 and 16 clients that share a context of 512 tokens,
  * given as a prompt and as a cartridge of 512 rows; speculation on and off on a text that repeats
  * itself; the longest step while a long prompt of another client is computed; the cost of a
  * constraint's masks; memory after many requests.
  *
- *   bench_serve MODEL.gguf [THREADS [REQUESTS]]
+ *   bench_serve [MODEL.gguf [THREADS [REQUESTS]]]
  *
  * With REQUESTS: memory only, over so many short ones. */
 #include "helper/vocab.h"
