@@ -89,6 +89,7 @@ static int open_all(struct work *w, const char *input, struct cart_record *rec,
 /* Reads to the end, counts, and says what a run would need. */
 static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_err *err)
 {
+    struct cart_conversation_order order = {0};
     struct cart_conversation c;
     struct cart_rates rates;
     size_t n = 0;
@@ -103,7 +104,8 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
     cart_conversation_init(&c);
     for (; r > 0; r = cart_stream_read(w->in, rec, err)) {
         if ((s = cart_conversation_parse(&c, rec, w->m->V, &w->corpus, cart_stream_name(w->in),
-                                         err)) < 0) {
+                                         err)) < 0 ||
+            (s = cart_conversation_follow(&order, &c, cart_stream_name(w->in), err)) < 0) {
             r = s;
             break;
         }
@@ -135,7 +137,7 @@ static int teach(struct work *w, struct cart_record *rec, int r, struct cart_err
 {
     const char *name = cart_stream_name(w->in);
     uint64_t planned = 0;
-    uint64_t next = 0; /* n must ascend */
+    struct cart_conversation_order order = {0};
     double done = 0;
     struct cart_conversation c;
 
@@ -146,14 +148,12 @@ static int teach(struct work *w, struct cart_record *rec, int r, struct cart_err
     cart_progress_start(&w->progress, w->o->common.progress, "conversations", (double)planned);
     for (; r > 0; r = cart_stream_read(w->in, rec, err)) {
         int s = cart_conversation_parse(&c, rec, w->m->V, &w->corpus, name, err);
-        if (s == 0 && c.n < next)
-            s = cart_err_set(err, CART_EFORMAT, "%s: conversation %llu follows %llu", name,
-                             (unsigned long long)c.n, (unsigned long long)next - 1);
+        if (s == 0)
+            s = cart_conversation_follow(&order, &c, name, err);
         if (s < 0) {
             r = s;
             break;
         }
-        next = c.n + 1;
         done++;
         if (c.n < w->stage.next_n) {
             cart_progress_skip(&w->progress, done);

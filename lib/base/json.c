@@ -153,6 +153,19 @@ static const char *type_name(const json_t *v)
     return v ? names[json_typeof(v)] : "nothing";
 }
 
+const char *cart_json_found(const json_t *v, char out[48])
+{
+    if (json_is_integer(v))
+        snprintf(out, 48, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    else if (json_is_string(v)) {
+        char text[40];
+        cart_err_escape(text, sizeof text, json_string_value(v), json_string_length(v));
+        snprintf(out, 48, "\"%s\"", text);
+    } else
+        snprintf(out, 48, "%s", type_name(v));
+    return out;
+}
+
 static int wrong(const json_t *v, const char *key, const char *expected, const char *what,
                  struct cart_err *err)
 {

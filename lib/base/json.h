@@ -40,4 +40,8 @@ int cart_json_object(const json_t *obj, const char *key, json_t **out, const cha
 int cart_json_array(const json_t *obj, const char *key, json_t **out, const char *what,
                     struct cart_err *err) CART_MUST_USE;
 
+/* A value as a message says what it found: a whole number, a short string, else its type; "nothing"
+ * for NULL. Returns out. */
+const char *cart_json_found(const json_t *v, char out[48]);
+
 #endif

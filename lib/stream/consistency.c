@@ -8,9 +8,8 @@ struct cart_consistency {
     uint64_t records;
     size_t *doc_tokens; /* [n_docs] */
     size_t n_docs, docs_cap;
-    uint64_t total;  /* tokens of all documents */
-    uint64_t next_n; /* one more than the last conversation's n */
-    bool conversations, training;
+    uint64_t total; /* tokens of all documents */
+    struct cart_conversation_order order;
 };
 
 static int broken(const struct cart_consistency *c, const struct cart_payload *p, const char *what,
@@ -56,25 +55,25 @@ static int check_ids(const struct cart_consistency *c, const struct cart_payload
     return 0;
 }
 
+static uint64_t number(const struct cart_payload *p, const char *key)
+{
+    return (uint64_t)json_integer_value(json_object_get(p->fields, key));
+}
+
 static int add_doc(struct cart_consistency *c, const struct cart_payload *p, const char *what,
                    struct cart_err *err)
 {
     const struct cart_st_tensor *t = cart_st_find(&p->st, "tokens");
-    const char *sha = NULL;
-    uint64_t doc;
+    uint64_t doc = number(p, "doc");
     int r;
 
-    if (c->conversations)
+    if (c->order.any)
         return broken(c, p, what, err, "documents come before all other records");
-    if ((r = cart_json_u64(p->fields, "doc", UINT32_MAX, &doc, what, err)) < 0 ||
-        (r = cart_json_string_opt(p->fields, "sha256", &sha, what, err)) < 0 ||
-        (r = check_ids(c, p, "tokens", what, err)) < 0)
+    if ((r = check_ids(c, p, "tokens", what, err)) < 0)
         return r;
     if (doc != c->n_docs)
         return broken(c, p, what, err, "doc: expected %zu, found %llu", c->n_docs,
                       (unsigned long long)doc);
-    if (sha != NULL && (strlen(sha) != 64 || strspn(sha, "0123456789abcdef") != 64))
-        return broken(c, p, what, err, "sha256: expected 64 hex digits");
     r = cart_array_reserve(&c->doc_tokens, &c->docs_cap, c->n_docs + 1, sizeof *c->doc_tokens, err);
     if (r < 0)
         return r;
@@ -83,66 +82,55 @@ static int add_doc(struct cart_consistency *c, const struct cart_payload *p, con
     return 0;
 }
 
-/* fields[key] as a half-open span inside limit; absent or null is fine. */
 static int check_span(const struct cart_consistency *c, const struct cart_payload *p,
                       const char *key, uint64_t limit, const char *what, struct cart_err *err)
 {
-    json_t *v = json_object_get(p->fields, key);
-    json_t *first = json_array_get(v, 0), *end = json_array_get(v, 1);
+    json_int_t end = json_integer_value(json_array_get(json_object_get(p->fields, key), 1));
 
-    if (v == NULL || json_is_null(v))
-        return 0;
-    if (json_array_size(v) != 2 || !json_is_integer(first) || !json_is_integer(end) ||
-        json_integer_value(first) < 0 || json_integer_value(first) > json_integer_value(end) ||
-        (uint64_t)json_integer_value(end) > limit)
-        return broken(c, p, what, err, "%s: expected [first, end) within %llu tokens", key,
-                      (unsigned long long)limit);
+    if ((uint64_t)end > limit)
+        return broken(c, p, what, err,
+                      "%s: expected [first, end) within %llu tokens, found end %lld", key,
+                      (unsigned long long)limit, (long long)end);
     return 0;
 }
 
 static int check_place(const struct cart_consistency *c, const struct cart_payload *p,
                        const char *what, struct cart_err *err)
 {
-    const char *context = NULL;
-    uint64_t doc = UINT64_MAX;
+    const char *context = json_string_value(json_object_get(p->fields, "context"));
+    uint64_t doc = number(p, "doc");
     int r;
 
-    if ((r = cart_json_u64_opt(p->fields, "doc", UINT32_MAX, &doc, what, err)) < 0 ||
-        (r = cart_json_string_opt(p->fields, "context", &context, what, err)) < 0)
-        return r;
-    if (doc != UINT64_MAX && doc >= c->n_docs)
+    if (doc >= c->n_docs)
         return broken(c, p, what, err, "doc: expected one of %zu documents, found %llu", c->n_docs,
                       (unsigned long long)doc);
-    uint64_t inside = doc == UINT64_MAX ? c->total : c->doc_tokens[doc];
+    uint64_t inside = c->doc_tokens[doc];
     if ((r = check_span(c, p, "chunk", inside, what, err)) < 0)
         return r;
-    if (context != NULL && strcmp(context, "corpus") == 0)
+    if (strcmp(context, "corpus") == 0)
         inside = c->total;
     return check_span(c, p, "context_span", inside, what, err);
+}
+
+const char *cart_conversation_order_fault(struct cart_conversation_order *o, uint64_t n,
+                                          bool held_out)
+{
+    if (o->any && n <= o->last)
+        return "n: expected more than that of the conversation before";
+    if (held_out && o->training)
+        return "split: held-out conversations come before the others";
+    *o = (struct cart_conversation_order){n, true, o->training || !held_out};
+    return NULL;
 }
 
 static int check_order(struct cart_consistency *c, const struct cart_payload *p, const char *what,
                        struct cart_err *err)
 {
-    const char *split;
-    uint64_t n;
-    int r;
+    const char *split = json_string_value(json_object_get(p->fields, "split"));
+    unsigned long long n = number(p, "n"), last = c->order.last;
+    const char *fault = cart_conversation_order_fault(&c->order, n, strcmp(split, "held-out") == 0);
 
-    if ((r = cart_json_u64(p->fields, "n", INT64_MAX - 1, &n, what, err)) < 0 ||
-        (r = cart_json_string(p->fields, "split", &split, what, err)) < 0)
-        return r;
-    if (c->conversations && n < c->next_n)
-        return broken(c, p, what, err, "n: expected at least %llu, found %llu",
-                      (unsigned long long)c->next_n, (unsigned long long)n);
-    if (strcmp(split, "train") == 0)
-        c->training = true;
-    else if (strcmp(split, "held-out") != 0)
-        return broken(c, p, what, err, "split: expected train or held-out");
-    else if (c->training)
-        return broken(c, p, what, err, "split: held-out conversations come before the others");
-    c->conversations = true;
-    c->next_n = n + 1;
-    return 0;
+    return fault ? broken(c, p, what, err, "n %llu after %llu: %s", n, last, fault) : 0;
 }
 
 static int check_supervised(const struct cart_consistency *c, const struct cart_payload *p,
@@ -266,6 +254,13 @@ int cart_consistency_add(struct cart_consistency *c, const struct cart_payload *
         r = add_conversation(c, p, what, err);
     c->records++;
     return r;
+}
+
+int cart_consistency_end(const struct cart_consistency *c, const char *what, struct cart_err *err)
+{
+    if (c->kind->of_model && c->n_docs == 0)
+        return cart_err_set(err, CART_EFORMAT, "%s: expected documents, found none", what);
+    return 0;
 }
 
 void cart_consistency_free(struct cart_consistency *c)

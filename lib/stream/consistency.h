@@ -14,6 +14,19 @@ int cart_consistency_new(struct cart_consistency **out, const struct cart_kind *
 /* CART_EFORMAT naming the first rule broken. what: the stream, for messages. */
 int cart_consistency_add(struct cart_consistency *c, const struct cart_payload *p, const char *what,
                          struct cart_err *err) CART_MUST_USE;
+/* At END: CART_EFORMAT where a stream that needs documents has none. */
+int cart_consistency_end(const struct cart_consistency *c, const char *what,
+                         struct cart_err *err) CART_MUST_USE;
+
+/* The order of a stream's conversations, for every reader of them: n rises, held-out ones come
+ * first. Zeroed before the first. Takes the next one in, or says what is wrong with it. */
+struct cart_conversation_order {
+    uint64_t last; /* n of the last one, where there is any */
+    bool any, training;
+};
+const char *cart_conversation_order_fault(struct cart_conversation_order *o, uint64_t n,
+                                          bool held_out);
+
 /* The rule of one row of targets, for every reader of them: at most CART_TARGET_ROW_MAX distinct ids,
  * falling log-probabilities of at most 0, an entropy of at least 0. NULL, or what is wrong. ids
  * [n] int32, logprobs [n] float, of any alignment. */

@@ -44,6 +44,10 @@ const struct cart_kind_record *cart_kind_record(const struct cart_kind *kind, co
 int cart_head_build(struct cart_buf *b, const json_t *head, size_t *limit,
                     const struct cart_kind **kind, struct cart_err *err) CART_MUST_USE;
 
+/* What HEAD must say beside version, kind and limits, by reader and writer: code, or 0. */
+int cart_head_check(const json_t *head, const struct cart_kind *kind, const char *what, int code,
+                    struct cart_err *err) CART_MUST_USE;
+
 struct cart_stream_reader {
     int fd;
     bool owns_fd, show_unknown, ended, failed;

@@ -1,7 +1,9 @@
 /* The HEAD record: what a writer puts there, and the history that grows by one entry a stage. */
 #include "base/opt.h"
 #include "stream/frame_impl.h"
+#include "stream/kinds.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static int head_limit(const json_t *head, size_t *limit, struct cart_err *err)
@@ -15,6 +17,47 @@ static int head_limit(const json_t *head, size_t *limit, struct cart_err *err)
         return cart_err_wrap(err, CART_EUSAGE, "HEAD");
     *limit = (size_t)record;
     return 0;
+}
+
+static const struct cart_kind_field head_fields[] = {
+    {"history", CART_FIELD_HISTORY, true, 0, NULL},
+    {"model", CART_FIELD_OBJECT, false, 0, NULL},
+    {"conversations", CART_FIELD_NUMBER, false, INT64_MAX - 1, NULL},
+    {"held_out", CART_FIELD_NUMBER, false, INT64_MAX - 1, NULL},
+    {"shard", CART_FIELD_SPAN, false, INT64_MAX - 1, NULL},
+};
+
+/* Not every model has a chat template, and tokens do not depend on weights. */
+static const struct cart_kind_field model_fields[] = {
+    {"geometry", CART_FIELD_NAME, true, 0, NULL},
+    {"tokenizer", CART_FIELD_NAME, true, 0, NULL},
+    {"template", CART_FIELD_TEXT, false, 0, NULL},
+    {"weights", CART_FIELD_TEXT, false, 0, NULL},
+};
+
+int cart_head_check(const json_t *head, const struct cart_kind *kind, const char *what, int code,
+                    struct cart_err *err)
+{
+    const json_t *model = json_object_get(head, "model");
+    json_int_t planned = json_integer_value(json_object_get(head, "conversations"));
+    json_int_t held = json_integer_value(json_object_get(head, "held_out"));
+    json_int_t end = json_integer_value(json_array_get(json_object_get(head, "shard"), 1));
+    char path[320];
+    int r = cart_fields_check(head, head_fields, CART_COUNTOF(head_fields), what, code, err);
+
+    if (r < 0)
+        return r;
+    if (held > planned || end > planned)
+        return cart_err_set(err, code,
+                            "%s: %s: expected at most the %lld conversations, found %lld", what,
+                            held > planned ? "held_out" : "shard", (long long)planned,
+                            (long long)(held > planned ? held : end));
+    snprintf(path, sizeof path, "%.300s: model", what);
+    if (!json_is_object(model))
+        return kind->of_model
+                   ? cart_err_set(err, code, "%s: expected fingerprints, found nothing", path)
+                   : 0;
+    return cart_fields_check(model, model_fields, CART_COUNTOF(model_fields), path, code, err);
 }
 
 static int add_fixed(json_t *head, struct cart_err *err)
@@ -55,6 +98,8 @@ int cart_head_build(struct cart_buf *b, const json_t *given, size_t *limit,
         return cart_err_set(err, CART_EUSAGE, "HEAD: a field may not be called record");
     if ((*kind = cart_kind_find(name)) == NULL)
         return cart_err_set(err, CART_EUSAGE, "HEAD: kind: unknown kind %s", name);
+    if ((r = cart_head_check(given, *kind, "HEAD", CART_EUSAGE, err)) < 0)
+        return r;
     if ((head = cart_json_copy(given)) == NULL)
         return cart_err_memory(err, "HEAD", 0);
     if ((r = add_fixed(head, err)) == 0 && (r = head_limit(head, limit, err)) == 0)

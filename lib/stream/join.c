@@ -26,20 +26,6 @@ struct join {
 
 /* --- heads --- */
 
-static int shard_of(const json_t *head, const char *name, uint64_t *first, uint64_t *end,
-                    struct cart_err *err)
-{
-    json_t *shard = json_object_get(head, "shard");
-    json_t *a = json_array_get(shard, 0), *b = json_array_get(shard, 1);
-
-    if (json_array_size(shard) != 2 || !json_is_integer(a) || !json_is_integer(b) ||
-        json_integer_value(a) < 0 || json_integer_value(b) < json_integer_value(a))
-        return cart_err_set(err, CART_EFORMAT, "%s: HEAD: shard: expected [first, end)", name);
-    *first = (uint64_t)json_integer_value(a);
-    *end = (uint64_t)json_integer_value(b);
-    return 0;
-}
-
 static json_t *without_shard(const json_t *head)
 {
     json_t *copy = cart_json_copy(head);
@@ -52,13 +38,13 @@ static json_t *without_shard(const json_t *head)
 /* The shards' ranges must be one run; the joined head keeps it where it is not the whole. */
 static int join_shards(const struct join *j, json_t *head, struct cart_err *err)
 {
-    uint64_t first = 0, end = 0, begin = 0, next = 0, whole = 0;
-    int r;
+    uint64_t first = 0, end = 0, begin, next;
 
     for (size_t i = 0; i < j->n; i++) {
         const char *name = cart_stream_name(j->in[i]);
-        if ((r = shard_of(cart_stream_head(j->in[i]), name, &begin, &next, err)) < 0)
-            return r;
+        const json_t *shard = json_object_get(cart_stream_head(j->in[i]), "shard");
+        begin = (uint64_t)json_integer_value(json_array_get(shard, 0));
+        next = (uint64_t)json_integer_value(json_array_get(shard, 1));
         if (i == 0)
             first = begin;
         else if (begin != end)
@@ -67,9 +53,7 @@ static int join_shards(const struct join *j, json_t *head, struct cart_err *err)
                                 (unsigned long long)end, (unsigned long long)begin);
         end = next;
     }
-    if ((r = cart_json_u64_opt(head, "conversations", INT64_MAX, &whole, "HEAD", err)) < 0)
-        return r;
-    if (first == 0 && end == whole)
+    if (first == 0 && end == (uint64_t)json_integer_value(json_object_get(head, "conversations")))
         return 0;
     if (json_object_set_new(head, "shard",
                             json_pack("[I, I]", (json_int_t)first, (json_int_t)end)) < 0)
@@ -134,11 +118,8 @@ static int put_token_doc(struct join *j, const struct cart_record *rec, struct c
 static int check_n(struct join *j, const struct cart_payload *p, bool first_of_file,
                    const char *what, struct cart_err *err)
 {
-    uint64_t n;
-    int r;
+    uint64_t n = (uint64_t)json_integer_value(json_object_get(p->fields, "n"));
 
-    if ((r = cart_json_u64(p->fields, "n", INT64_MAX - 1, &n, what, err)) < 0)
-        return r;
     if (j->any && n < j->next_n)
         return cart_err_set(err, first_of_file ? CART_EMATCH : CART_EFORMAT,
                             "%s: n: expected at least %llu, found %llu: shards go in rising order, "
@@ -251,6 +232,8 @@ int cart_stream_join(const char *const *paths, size_t n_paths, int fd, const cha
     for (size_t i = 0; i < j.n; i++)
         if ((r = join_stream(&j, i, err)) < 0)
             goto done;
+    if ((r = cart_consistency_end(j.check, out, err)) < 0)
+        goto done;
     r = cart_stream_finish(j.w, err);
     j.w = NULL;
 done:

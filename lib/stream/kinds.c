@@ -3,6 +3,7 @@
 #include "stream/frame_impl.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,24 +20,65 @@ static const struct cart_kind_tensor target_tensors[] = {
 };
 #define CONVERSATION_TENSORS 2
 
+static const struct cart_kind_field doc_fields[] = {
+    {"doc", CART_FIELD_NUMBER, true, UINT32_MAX, NULL},
+    {"id", CART_FIELD_TEXT, false, 0, NULL},
+    {"path", CART_FIELD_TEXT, false, 0, NULL},
+    {"bytes", CART_FIELD_NUMBER, true, UINT64_MAX >> 12, NULL},
+    {"sha256", CART_FIELD_SHA256, true, 0, NULL},
+    {"text_bytes", CART_FIELD_NUMBER, false, UINT64_MAX >> 12, NULL},
+    {"normalised", CART_FIELD_BOOL, false, 0, NULL},
+    {"replaced", CART_FIELD_NUMBER, false, UINT64_MAX >> 12, NULL},
+};
+
+static const struct cart_kind_field conversation_fields[] = {
+    {"n", CART_FIELD_NUMBER, true, INT64_MAX - 1, NULL},
+    {"split", CART_FIELD_CHOICE, true, 0, "train|held-out"},
+    {"seed_type", CART_FIELD_TEXT, true, 0, NULL},
+    {"doc", CART_FIELD_NUMBER, true, UINT32_MAX, NULL},
+    {"chunk", CART_FIELD_SPAN, true, INT32_MAX, NULL},
+    {"context", CART_FIELD_CHOICE, true, 0, "chunk|document|corpus"},
+    {"context_span", CART_FIELD_SPAN, true, INT32_MAX, NULL},
+    {"parts", CART_FIELD_TEXTS, true, 0, NULL},
+    {"round", CART_FIELD_NUMBER, false, INT64_MAX - 1, NULL},
+    {"target_doc", CART_FIELD_NUMBER, false, UINT32_MAX, NULL},
+    {"think", CART_FIELD_BOOL, false, 0, NULL},
+    {"messages", CART_FIELD_MESSAGES, true, 0, NULL},
+    {"finish_reasons", CART_FIELD_TEXTS, true, 0, NULL},
+};
+#define CONVERSATION_FIELDS conversation_fields, CART_COUNTOF(conversation_fields)
+
+static const struct cart_kind_field metric_fields[] = {
+    {"step", CART_FIELD_NUMBER, true, INT64_MAX - 1, NULL},
+    {"split", CART_FIELD_CHOICE, true, 0, "train|held-out"},
+    {"loss", CART_FIELD_REAL, true, 0, NULL},
+    {"kl", CART_FIELD_REAL, true, 0, NULL},
+    {"top1", CART_FIELD_REAL, true, 0, NULL},
+    {"lr", CART_FIELD_REAL, false, 0, NULL},
+    {"tokens", CART_FIELD_NUMBER, true, INT64_MAX - 1, NULL},
+    {"conversations", CART_FIELD_NUMBER, true, INT64_MAX - 1, NULL},
+};
+
 #define DOC                                                                                        \
     {                                                                                              \
-        "DOC ", doc_tensors, CART_COUNTOF(doc_tensors)                                             \
+        "DOC ", doc_tensors, 1, doc_fields, CART_COUNTOF(doc_fields)                               \
     }
+
 static const struct cart_kind_record tokens[] = {DOC};
 static const struct cart_kind_record conversations[] = {
-    DOC, {"CONV", target_tensors, CONVERSATION_TENSORS}};
+    DOC, {"CONV", target_tensors, CONVERSATION_TENSORS, CONVERSATION_FIELDS}};
 static const struct cart_kind_record targets[] = {
-    DOC, {"TARG", target_tensors, CART_COUNTOF(target_tensors)}};
-static const struct cart_kind_record rounds[] = {{"RNDS", NULL, 0}};
-static const struct cart_kind_record metrics[] = {{"METR", NULL, 0}};
+    DOC, {"TARG", target_tensors, CART_COUNTOF(target_tensors), CONVERSATION_FIELDS}};
+static const struct cart_kind_record rounds[] = {{"RNDS", NULL, 0, NULL, 0}};
+static const struct cart_kind_record metrics[] = {
+    {"METR", NULL, 0, metric_fields, CART_COUNTOF(metric_fields)}};
 
 static const struct cart_kind kinds[] = {
-    {"tokens", tokens, CART_COUNTOF(tokens)},
-    {"conversations", conversations, CART_COUNTOF(conversations)},
-    {"targets", targets, CART_COUNTOF(targets)},
-    {"rounds", rounds, CART_COUNTOF(rounds)},
-    {"metrics", metrics, CART_COUNTOF(metrics)},
+    {"tokens", tokens, CART_COUNTOF(tokens), true},
+    {"conversations", conversations, CART_COUNTOF(conversations), true},
+    {"targets", targets, CART_COUNTOF(targets), true},
+    {"rounds", rounds, CART_COUNTOF(rounds), false},
+    {"metrics", metrics, CART_COUNTOF(metrics), false},
 };
 
 const struct cart_kind *cart_kind_find(const char *name)
@@ -104,7 +146,14 @@ static int check_fields(const json_t *fields, const struct cart_kind_record *d, 
         if (json_object_get(fields, d->tensors[i].name) != NULL)
             return cart_err_set(err, code, "%s: record: %s is a tensor, not a field", what,
                                 d->tensors[i].name);
-    return 0;
+    /* The first field is the record's number, by which people find it. */
+    char numbered[432];
+    const json_t *number = d->n_fields > 0 ? json_object_get(fields, d->fields[0].name) : NULL;
+    snprintf(numbered, sizeof numbered, "%.400s", what);
+    if (json_is_integer(number))
+        snprintf(numbered, sizeof numbered, "%.400s: %s %lld", what, d->fields[0].name,
+                 (long long)json_integer_value(number));
+    return cart_fields_check(fields, d->fields, d->n_fields, numbered, code, err);
 }
 
 int cart_payload_parse(struct cart_payload *out, const struct cart_kind *kind,
@@ -118,7 +167,7 @@ int cart_payload_parse(struct cart_payload *out, const struct cart_kind *kind,
     if (p.desc == NULL)
         return cart_err_set(err, CART_EFORMAT, "%s: a %s stream has no record of type %s", what,
                             kind->name, rec->type);
-    snprintf(path, sizeof path, "%.380s: %.4s", what, rec->type);
+    snprintf(path, sizeof path, "%.380s: %.*s", what, (int)strcspn(rec->type, " "), rec->type);
     if ((r = cart_st_parse(&p.st, rec->payload, rec->size, path, err)) < 0)
         return r;
     if ((r = check_tensors(&p.st, p.desc, path, err)) < 0 ||
@@ -152,9 +201,11 @@ int cart_payload_build(struct cart_buf *b, const struct cart_kind_record *desc,
     struct cart_st_tensor tensors[MAX_TENSORS] = {0};
     struct cart_buf text = CART_BUF_INIT;
     json_t *meta = NULL;
+    char type[5];
     int r;
 
-    if ((r = check_fields(fields, desc, desc->type, CART_EUSAGE, err)) < 0)
+    snprintf(type, sizeof type, "%.*s", (int)strcspn(desc->type, " "), desc->type);
+    if ((r = check_fields(fields, desc, type, CART_EUSAGE, err)) < 0)
         return r;
     for (size_t i = 0; i < desc->n_tensors; i++) {
         const struct cart_kind_tensor *d = &desc->tensors[i];

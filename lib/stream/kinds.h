@@ -16,35 +16,64 @@ struct cart_kind_tensor {
     size_t inner; /* fixed last dimension for rank 2 */
 };
 
+enum cart_field_type {
+    CART_FIELD_NUMBER,   /* a whole number from 0 to most */
+    CART_FIELD_REAL,     /* a number */
+    CART_FIELD_BOOL,     /* true or false */
+    CART_FIELD_TEXT,     /* a string without NUL */
+    CART_FIELD_NAME,     /* the same, not empty */
+    CART_FIELD_CHOICE,   /* one of the words "a|b|c" of choices */
+    CART_FIELD_SHA256,   /* 64 hexadecimal digits in lower case */
+    CART_FIELD_SPAN,     /* [first, end], whole numbers, first <= end <= most */
+    CART_FIELD_TEXTS,    /* an array of strings */
+    CART_FIELD_MESSAGES, /* an array of objects with the strings role and content */
+    CART_FIELD_HISTORY,  /* an array of objects with the name tool */
+    CART_FIELD_OBJECT,
+};
+
+struct cart_kind_field {
+    const char *name;
+    enum cart_field_type type;
+    bool required; /* else it may be absent or null */
+    uint64_t most;
+    const char *choices;
+};
+
 struct cart_kind_record {
     const char *type;                       /* "DOC " */
     const struct cart_kind_tensor *tensors; /* in payload order */
     size_t n_tensors;
+    const struct cart_kind_field *fields; /* others are let pass */
+    size_t n_fields;
 };
 
 struct cart_kind {
     const char *name; /* "tokens" */
     const struct cart_kind_record *records;
     size_t n_records;
+    bool of_model; /* HEAD must name the model, and a stream has documents */
 };
 
-/* Tensors in payload order (T ids, s ranges, R rows, E entries), then fields:
+/* Tensors in payload order (T ids, s ranges, R rows, E entries); the fields are the tables of
+ * kinds.c, and cart-stream(5) lists both:
  *
  * DOC   in tokens; first in conversations and targets. tokens I32 [n].
- *       doc (index), id, path, bytes, sha256, what else the tokenizer tells.
  * CONV  in conversations. ids I32 [T], supervised I32 [s, 2] (half-open ranges of ids).
- *       n, split ("train" | "held-out"), seed_type, doc, chunk [first, end) in tokens of doc,
- *       context ("chunk" | "document" | "corpus"), context_span [first, end), parts [] (names),
- *       round, target_doc, think (bool), messages [{role, content}], finish_reasons [..].
  * TARG  in targets. All of CONV, then rows I32 [R] (places in ids of the supervised tokens),
  *       offsets I32 [R + 1], target_ids I32 [E], logprobs F32 [E] (falling within a row),
  *       entropy F32 [R] (of the retained part: -sum p log p).
- * METR  in metrics. No tensors. step, split, loss, kl, top1, lr, ...
+ * METR  in metrics. No tensors.
  * RNDS  in rounds. No tensors. */
 const struct cart_kind *cart_kind_find(const char *name); /* NULL if unknown */
 
+/* The first field of obj that is missing where it is required, or of another type or range than its
+ * table says: code, "what: name: expected ..., found ...". */
+int cart_fields_check(const json_t *obj, const struct cart_kind_field *fields, size_t n,
+                      const char *what, int code, struct cart_err *err) CART_MUST_USE;
+
 /* A record's payload parsed by its kind: exactly the listed tensors with the listed types, and the
- * fields object. st's tensors point into payload. Release with cart_payload_release. */
+ * fields object, whose fields are as their table says: who has parsed a payload may read them
+ * without a check. st's tensors point into payload. Release with cart_payload_release. */
 struct cart_payload {
     struct cart_st st;
     json_t *fields; /* owned */

@@ -79,7 +79,8 @@ int cart_listing_stream(struct cart_stream_reader *reader, int fd, const char *o
         if ((r = list_record(check, kind, &rec, what, fd >= 0, &line, err)) < 0 ||
             (r = cart_jsonl_put(&line, fd, out, err)) < 0)
             goto out;
-    if (r == 0 && (r = list_end(reader, &line, err)) == 0)
+    if (r == 0 && (r = cart_consistency_end(check, what, err)) == 0 &&
+        (r = list_end(reader, &line, err)) == 0)
         r = cart_jsonl_put(&line, fd, out, err);
 out:
     cart_consistency_free(check);

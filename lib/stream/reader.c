@@ -187,7 +187,7 @@ static int check_head(struct cart_stream_reader *r, const char *kind, struct car
 {
     char what[300], shown[60];
     const char *name;
-    json_t *history, *limits;
+    json_t *limits;
     uint64_t record;
     int e;
 
@@ -195,7 +195,6 @@ static int check_head(struct cart_stream_reader *r, const char *kind, struct car
         return e;
     snprintf(what, sizeof what, "%.280s: HEAD", r->name);
     if ((e = cart_json_string(r->head, "kind", &name, what, err)) < 0 ||
-        (e = cart_json_array(r->head, "history", &history, what, err)) < 0 ||
         (e = cart_json_object(r->head, "limits", &limits, what, err)) < 0 ||
         (e = cart_json_u64(limits, "record", CART_STREAM_MAX_RECORD, &record, what, err)) < 0)
         return e;
@@ -208,7 +207,7 @@ static int check_head(struct cart_stream_reader *r, const char *kind, struct car
     if (kind != NULL && strcmp(kind, name) != 0)
         return cart_err_set(err, CART_EFORMAT, "%s: expected a %s stream, found a %s stream",
                             r->name, kind, name);
-    return 0;
+    return cart_head_check(r->head, r->kind, what, CART_EFORMAT, err);
 }
 
 static int read_head(struct cart_stream_reader *r, const char *kind, struct cart_err *err)

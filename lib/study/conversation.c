@@ -1,6 +1,5 @@
 #include "study/conversation.h"
 
-#include "stream/consistency.h"
 #include "study/corpus.h"
 
 #include <assert.h>
@@ -105,107 +104,42 @@ int cart_conversation_reserve_targets(struct cart_conversation *c, size_t R, siz
 
 /* ---- parsing ---- */
 
-static int parse_range(const json_t *fields, const char *key, struct cart_range *out,
-                       const char *what, struct cart_err *err)
+static struct cart_range range_of(const json_t *fields, const char *key)
 {
-    json_t *pair;
-    int r = cart_json_array(fields, key, &pair, what, err);
+    const json_t *pair = json_object_get(fields, key);
 
-    if (r < 0)
-        return r;
-    json_int_t first = json_integer_value(json_array_get(pair, 0));
-    json_int_t end = json_integer_value(json_array_get(pair, 1));
-    if (json_array_size(pair) != 2 || !json_is_integer(json_array_get(pair, 0)) ||
-        !json_is_integer(json_array_get(pair, 1)) || first < 0 || end < first || end > INT32_MAX)
-        return cart_err_set(err, CART_EFORMAT,
-                            "%s: %s: expected [first, end] with 0 <= first <= end", what, key);
-    *out = (struct cart_range){(size_t)first, (size_t)end};
-    return 0;
+    return (struct cart_range){(size_t)json_integer_value(json_array_get(pair, 0)),
+                               (size_t)json_integer_value(json_array_get(pair, 1))};
 }
 
-static int parse_strings(const json_t *fields, const char *key, json_t **out, const char *what,
-                         struct cart_err *err)
-{
-    json_t *array;
-    int r = cart_json_array(fields, key, &array, what, err);
-
-    if (r < 0)
-        return r;
-    for (size_t i = 0; i < json_array_size(array); i++) {
-        if (!json_is_string(json_array_get(array, i)))
-            return cart_err_set(err, CART_EFORMAT, "%s: %s[%zu]: expected a string", what, key, i);
-    }
-    *out = json_incref(array);
-    return 0;
-}
-
-static int parse_messages(const json_t *fields, json_t **out, const char *what,
-                          struct cart_err *err)
-{
-    json_t *array;
-    int r = cart_json_array(fields, "messages", &array, what, err);
-
-    if (r < 0)
-        return r;
-    for (size_t i = 0; i < json_array_size(array); i++) {
-        const json_t *m = json_array_get(array, i);
-        if (!json_is_object(m) || !json_is_string(json_object_get(m, "role")) ||
-            !json_is_string(json_object_get(m, "content")))
-            return cart_err_set(err, CART_EFORMAT,
-                                "%s: messages[%zu]: expected an object with role and content", what,
-                                i);
-    }
-    *out = json_incref(array);
-    return 0;
-}
-
-static int parse_integer_or_null(const json_t *fields, const char *key, json_t **out,
-                                 const char *what, struct cart_err *err)
+static json_t *number_of(const json_t *fields, const char *key)
 {
     json_t *v = json_object_get(fields, key);
 
-    if (v == NULL || json_is_null(v))
-        return 0;
-    if (!json_is_integer(v) || json_integer_value(v) < 0)
-        return cart_err_set(err, CART_EFORMAT, "%s: %s: expected null or a whole number", what,
-                            key);
-    *out = json_incref(v);
-    return 0;
+    return json_is_integer(v) ? json_incref(v) : NULL;
 }
 
-static int parse_fields(struct cart_conversation *c, const char *what, struct cart_err *err)
+/* The payload's reader has checked that every field is there and of its type. */
+static void take_fields(struct cart_conversation *c)
 {
     const json_t *f = c->fields;
-    const char *split = NULL;
-    const char *context = NULL;
-    uint64_t doc = 0;
-    int r;
+    const char *context = json_string_value(json_object_get(f, "context"));
 
-    if ((r = cart_json_u64(f, "n", INT64_MAX, &c->n, what, err)) < 0 ||
-        (r = cart_json_string(f, "split", &split, what, err)) < 0 ||
-        (r = cart_json_string(f, "seed_type", &c->seed_type, what, err)) < 0 ||
-        (r = cart_json_u64(f, "doc", UINT32_MAX, &doc, what, err)) < 0 ||
-        (r = parse_range(f, "chunk", &c->chunk, what, err)) < 0 ||
-        (r = cart_json_string(f, "context", &context, what, err)) < 0 ||
-        (r = parse_range(f, "context_span", &c->context_span, what, err)) < 0 ||
-        (r = parse_strings(f, "parts", &c->parts, what, err)) < 0 ||
-        (r = parse_integer_or_null(f, "round", &c->round, what, err)) < 0 ||
-        (r = parse_integer_or_null(f, "target_doc", &c->target_doc, what, err)) < 0 ||
-        (r = cart_json_bool_opt(f, "think", &c->think, what, err)) < 0 ||
-        (r = parse_messages(f, &c->messages, what, err)) < 0 ||
-        (r = parse_strings(f, "finish_reasons", &c->finish_reasons, what, err)) < 0)
-        return r;
-    c->doc = (size_t)doc;
-    c->held_out = strcmp(split, "held-out") == 0;
-    if (!c->held_out && strcmp(split, "train") != 0)
-        return cart_err_set(err, CART_EFORMAT, "%s: split: expected train or held-out", what);
-    for (size_t i = 0; i < CART_COUNTOF(context_names); i++) {
-        if (strcmp(context, context_names[i]) == 0) {
+    c->n = (uint64_t)json_integer_value(json_object_get(f, "n"));
+    c->held_out = strcmp(json_string_value(json_object_get(f, "split")), "held-out") == 0;
+    c->seed_type = json_string_value(json_object_get(f, "seed_type"));
+    c->doc = (size_t)json_integer_value(json_object_get(f, "doc"));
+    c->chunk = range_of(f, "chunk");
+    c->context_span = range_of(f, "context_span");
+    c->parts = json_incref(json_object_get(f, "parts"));
+    c->round = number_of(f, "round");
+    c->target_doc = number_of(f, "target_doc");
+    c->think = json_is_true(json_object_get(f, "think"));
+    c->messages = json_incref(json_object_get(f, "messages"));
+    c->finish_reasons = json_incref(json_object_get(f, "finish_reasons"));
+    for (size_t i = 0; i < CART_COUNTOF(context_names); i++)
+        if (strcmp(context, context_names[i]) == 0)
             c->context = (enum cart_context_kind)i;
-            return 0;
-        }
-    }
-    return cart_err_set(err, CART_EFORMAT, "%s: context: expected chunk, document or corpus", what);
 }
 
 static int check_spans(const struct cart_conversation *c, const struct cart_corpus *corpus,
@@ -356,12 +290,9 @@ int cart_conversation_parse(struct cart_conversation *c, const struct cart_recor
                                 what, err)) < 0)
         return r;
     c->fields = json_incref(p.fields);
-    uint64_t n = 0;
-    if ((r = cart_json_u64(c->fields, "n", INT64_MAX, &n, what, err)) < 0)
-        goto out;
-    snprintf(where, sizeof where, "%.80s: conversation %llu", what, (unsigned long long)n);
-    if ((r = parse_fields(c, where, err)) < 0 || (r = check_spans(c, corpus, where, err)) < 0 ||
-        (r = parse_ids(c, &p, V, where, err)) < 0 ||
+    take_fields(c);
+    snprintf(where, sizeof where, "%.80s: conversation %llu", what, (unsigned long long)c->n);
+    if ((r = check_spans(c, corpus, where, err)) < 0 || (r = parse_ids(c, &p, V, where, err)) < 0 ||
         (targets && (r = parse_targets(c, &p, V, where, err)) < 0))
         goto out;
 out:
@@ -369,6 +300,19 @@ out:
     if (r < 0)
         cart_conversation_reset(c);
     return r;
+}
+
+int cart_conversation_follow(struct cart_conversation_order *order,
+                             const struct cart_conversation *c, const char *what,
+                             struct cart_err *err)
+{
+    unsigned long long last = order->last;
+    const char *fault = cart_conversation_order_fault(order, c->n, c->held_out);
+
+    if (fault)
+        return cart_err_set(err, CART_EFORMAT, "%s: conversation %llu follows %llu: %s", what,
+                            (unsigned long long)c->n, last, fault);
+    return 0;
 }
 
 /* ---- building ---- */

@@ -10,7 +10,7 @@
 #ifndef CART_STUDY_CONVERSATION_H
 #define CART_STUDY_CONVERSATION_H
 
-#include "stream/kinds.h"
+#include "stream/consistency.h"
 
 struct cart_corpus;
 
@@ -86,6 +86,12 @@ int cart_conversation_reserve_targets(struct cart_conversation *c, size_t R, siz
 int cart_conversation_parse(struct cart_conversation *c, const struct cart_record *rec, size_t V,
                             const struct cart_corpus *corpus, const char *what,
                             struct cart_err *err) CART_MUST_USE;
+
+/* Takes c in as the next conversation of what: CART_EFORMAT where it may not follow the one before
+ * (stream/consistency.h). */
+int cart_conversation_follow(struct cart_conversation_order *order,
+                             const struct cart_conversation *c, const char *what,
+                             struct cart_err *err) CART_MUST_USE;
 
 /* Appends the payload: of TARG where targets is set (c must have them), else of CONV. */
 int cart_conversation_build(struct cart_buf *payload, const struct cart_conversation *c,

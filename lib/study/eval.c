@@ -23,6 +23,7 @@ struct eval_run {
     const struct cart_eval_options *opt;
     struct cart_pool *pool;
     struct cart_corpus corpus;
+    struct cart_conversation_order order;
     struct cart_conversation **convs;
     size_t n, cap;
     double *rows; /* [n] supervised tokens of each */
@@ -45,6 +46,8 @@ static int keep(struct eval_run *e, const struct cart_record *rec, const char *n
         return cart_err_memory(err, "conversation", sizeof *c);
     cart_conversation_init(c);
     int r = cart_conversation_parse(c, rec, e->m->V, &e->corpus, name, err);
+    if (r == 0)
+        r = cart_conversation_follow(&e->order, c, name, err);
     /* Held-out conversations come first, so one tells which kind is wanted. */
     bool wanted = r == 0 && c->R > 0 && (c->held_out || !e->out->held_out);
     if (wanted &&

@@ -21,6 +21,7 @@ struct cart_feed {
     uint64_t seed;
     struct cart_conversation **held;
     size_t n_held, held_cap;
+    struct cart_conversation_order order_read;
     bool at_end; /* END was read */
 
     int spool;

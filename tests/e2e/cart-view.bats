@@ -3,22 +3,25 @@
 
 load ../helper/common
 
-HEAD='{"record":"head","history":[],"kind":"tokens","limits":{"record":1073741824},"version":[1,0]}'
+HEAD='{"record":"head","history":[],"kind":"tokens","limits":{"record":1073741824},"model":{"geometry":"00","tokenizer":"11"},"version":[1,0]}'
+SHA='"sha256":"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"'
 
 make_listing() {
     printf '%s\n' "$HEAD" \
-        '{"record":"doc","doc":0,"path":"a.txt","tokens":[1,2,3]}' \
-        '{"record":"doc","doc":1,"path":"b.txt","tokens":[]}' \
+        '{"record":"doc","bytes":5,"doc":0,"path":"a.txt",'"$SHA"',"tokens":[1,2,3]}' \
+        '{"record":"doc","bytes":0,"doc":1,"path":"b.txt",'"$SHA"',"tokens":[]}' \
         '{"record":"end"}'
 }
 
 # conv N SPLIT: a conversation's line.
 conv() {
-    printf '{"record":"conv","n":%d,"split":"%s","ids":[1,2,3],"supervised":[[1,3]]}\n' "$1" "$2"
+    printf '{"record":"conv","chunk":[0,3],"context":"chunk","context_span":[0,3],"doc":0,"finish_reasons":[],'
+    printf '"messages":[],"n":%d,"parts":[],"seed_type":"question","split":"%s",' "$1" "$2"
+    printf '"ids":[1,2,3],"supervised":[[1,3]]}\n'
 }
 
 make_shard() {
-    printf '%s\n' "${HEAD/tokens/conversations}" '{"record":"doc","doc":0,"tokens":[1,2,3]}'
+    printf '%s\n' "${HEAD/tokens/conversations}" '{"record":"doc","bytes":5,"doc":0,'"$SHA"',"tokens":[1,2,3]}'
     for n in "$@"; do conv "$n" train; done
     echo '{"record":"end"}'
 }
@@ -45,7 +48,7 @@ make_cartridge() {
 @test "a stream survives listing and packing" {
     make_listing | cart-view --pack -o a.tokens
     cart-view a.tokens >a.jsonl
-    cart_equal "$(sed -n 2p a.jsonl)" '{"record":"doc","doc":0,"path":"a.txt","tokens":[1,2,3]}'
+    cart_equal "$(sed -n 2p a.jsonl)" '{"record":"doc","bytes":5,"doc":0,"path":"a.txt",'"$SHA"',"tokens":[1,2,3]}'
     cart_equal "$(wc -l <a.jsonl)" 4
     cart-view --pack -o b.tokens a.jsonl
     cmp a.tokens b.tokens
@@ -55,7 +58,7 @@ make_cartridge() {
 }
 
 @test "a compressed stream has the same listing" {
-    { make_listing | sed -n 1,2p; printf '{"record":"doc","doc":1,"tokens":['
+    { make_listing | sed -n 1,2p; printf '{"record":"doc","bytes":9,"doc":1,%s,"tokens":[' "$SHA"
       printf '7,%.0s' {1..5000}; echo '7]}'; echo '{"record":"end"}'; } >a.jsonl
     cart-view --pack -o a.tokens a.jsonl
     cart-view --pack -z 3 -o z.tokens a.jsonl
@@ -93,7 +96,8 @@ assert head["kind"] == "tokens" and head["version"] == [1, 0]
 n, = struct.unpack_from("<Q", payloads[1])
 assert (8 + n) % 64 == 0
 header = json.loads(payloads[1][8:8 + n])
-assert json.loads(header["__metadata__"]["record"]) == {"doc": 0, "path": "a.txt"}
+assert json.loads(header["__metadata__"]["record"]) == {
+    "bytes": 5, "doc": 0, "path": "a.txt", "sha256": "0123456789abcdef" * 4}
 assert header["tokens"] == {"dtype": "I32", "shape": [3], "data_offsets": [0, 12]}
 assert struct.unpack_from("<3i", payloads[1], 8 + n) == (1, 2, 3)
 records, size = struct.unpack_from("<QQ", payloads[3])
@@ -133,6 +137,27 @@ PY
     make_listing | sed 's/"doc":1/"doc":2/' | cart-view --pack -o a.tokens
     cart_must_fail 3 cart-view --check a.tokens 2>err
     cart_has err "doc: expected 1, found 2"
+    make_shard 0 2 1 | cart-view --pack -o a.conv
+    cart_must_fail 3 cart-view --check a.conv 2>err
+    cart_has err "n 1 after 2: n: expected more than that of the conversation before"
+    make_listing | grep -v '"doc"' | cart-view --pack -o none.tokens
+    cart_must_fail 3 cart-view --check none.tokens 2>err
+    cart_has err "none.tokens: expected documents, found none"
+    cart_must_fail 3 cart-view --cat -o x none.tokens
+    [ ! -e x ]
+}
+
+@test "a record that no program would take is not packed" {
+    make_listing | sed 's/"bytes":5/"bytes":-1/' >a.jsonl
+    cart_must_fail 3 cart-view --pack -o x a.jsonl 2>err
+    cart_has err "a.jsonl: line 2: DOC: doc 0: bytes: expected a whole number from 0 to 4503599627370495, found -1"
+    make_shard 5 | sed 's/"chunk":\[0,3\],//' >a.jsonl
+    cart_must_fail 3 cart-view --pack -o x a.jsonl 2>err
+    cart_has err "a.jsonl: line 3: CONV: n 5: chunk: expected [first, end] with 0 <= first <= end <= 2147483647, found nothing"
+    make_listing | sed 's/"model":{[^}]*},//' >a.jsonl
+    cart_must_fail 3 cart-view --pack -o x a.jsonl 2>err
+    cart_has err "a.jsonl: line 1: HEAD: model: expected fingerprints, found nothing"
+    [ ! -e x ]
 }
 
 @test "check: the crafted safetensors set" {
@@ -173,7 +198,7 @@ PY
 @test "--cat: what does not belong together is status 4, and nothing is written" {
     make_shard 0 1 | cart-view --pack -o a.conv
     make_shard 3 | cart-view --pack -o c.conv
-    make_shard 2 | sed 's/\[1,2,3\]}$/[1,2]}/' | cart-view --pack -o d.conv
+    make_shard 2 | sed '2s/\[1,2,3\]}$/[1,2,4]}/' | cart-view --pack -o d.conv
     make_shard 2 | sed '1s/\[\]/[{"tool":"x"}]/' | cart-view --pack -o e.conv
     for pair in "a.conv c.conv" "c.conv a.conv" "a.conv a.conv" "a.conv d.conv" "a.conv e.conv"; do
         # shellcheck disable=SC2086

@@ -18,16 +18,16 @@
 #include <unistd.h>
 
 /* One line of each record type, in the form that listing writes. */
+#define SHA "\"sha256\":\"0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef\""
+#define DOC_REST "\"bytes\":9," SHA
 #define DOC0                                                                                       \
     "{\"record\":\"doc\",\"bytes\":9,\"doc\":0,\"id\":\"a\",\"path\":\"d/"                         \
-    "\\u0001\\\"\xc3\xa9.txt\","                                                                   \
-    "\"tokens\":[5,0,2147483647]}"
-#define DOC1 "{\"record\":\"doc\",\"doc\":1,\"tokens\":[]}"
+    "\\u0001\\\"\xc3\xa9.txt\"," SHA ",\"tokens\":[5,0,2147483647]}"
+#define DOC1 "{\"record\":\"doc\",\"bytes\":0,\"doc\":1," SHA ",\"tokens\":[]}"
 #define CONV_FIELDS                                                                                \
-    "\"chunk\":[0,2],\"context\":\"chunk\",\"context_span\":[0,2],\"doc\":0,\"messages\":[{"       \
-    "\"content\":"                                                                                 \
-    "\"hi\",\"role\":\"user\"}],\"n\":3,\"parts\":[],\"round\":null,\"split\":\"train\","          \
-    "\"think\":false"
+    "\"chunk\":[0,2],\"context\":\"chunk\",\"context_span\":[0,2],\"doc\":0,"                      \
+    "\"finish_reasons\":[\"stop\"],\"messages\":[{\"content\":\"hi\",\"role\":\"user\"}],\"n\":3," \
+    "\"parts\":[],\"round\":null,\"seed_type\":\"question\",\"split\":\"train\",\"think\":false"
 #define CONV                                                                                       \
     "{\"record\":\"conv\"," CONV_FIELDS ",\"ids\":[1,2,3,4,5],\"supervised\":[[1,2],[3,5]]}"
 #define TARG                                                                                       \
@@ -35,7 +35,9 @@
     "\"rows\":[1,3,4],\"offsets\":[0,2,2,3],\"target_ids\":[7,8,9],\"logprobs\":[-0.1,-2.5,-1e-"   \
     "07],"                                                                                         \
     "\"entropy\":[0.33333334,0,-0.0]}"
-#define METR "{\"record\":\"metr\",\"loss\":0.1,\"lr\":1e-05,\"step\":4,\"whole\":1.0}"
+#define METR                                                                                       \
+    "{\"record\":\"metr\",\"conversations\":2,\"kl\":1e-05,\"loss\":0.1,\"split\":\"train\","      \
+    "\"step\":4,\"tokens\":7,\"top1\":0.5,\"whole\":1.0}"
 #define RNDS "{\"record\":\"rnds\"}"
 
 static int from_text(const struct cart_kind *kind, const char *text, struct cart_buf *payload,
@@ -86,7 +88,8 @@ static void test_twins(void **state)
 
 static void test_twin_in_any_order(void **state)
 {
-    static const char line[] = " { \"tokens\" : [ 1 , 2 ],\"doc\":0 , \"record\":\"doc\"}";
+    static const char line[] =
+        " { \"tokens\" : [ 1 , 2 ],\"doc\":0 , \"record\":\"doc\" , " DOC_REST "}";
     struct cart_buf payload = CART_BUF_INIT, text = CART_BUF_INIT;
     struct cart_record rec = {.skippable = false};
 
@@ -95,7 +98,8 @@ static void test_twin_in_any_order(void **state)
     rec.payload = payload.data;
     rec.size = payload.len;
     assert_int_equal(cart_kinds_to_json(cart_kind_find("tokens"), &rec, "x", &text, NULL), 0);
-    assert_string_equal(text.data, "{\"record\":\"doc\",\"doc\":0,\"tokens\":[1,2]}");
+    assert_string_equal(text.data,
+                        "{\"record\":\"doc\",\"bytes\":9,\"doc\":0," SHA ",\"tokens\":[1,2]}");
     cart_buf_release(&payload);
     cart_buf_release(&text);
 }
@@ -103,17 +107,17 @@ static void test_twin_in_any_order(void **state)
 static void test_twin_refused(void **state)
 {
     static const char *const lines[] = {
-        "{\"doc\":0,\"tokens\":[]}",
-        "{\"record\":\"doc\",\"doc\":0}",
-        "{\"record\":\"doc\",\"doc\":0,\"tokens\":[1.5]}",
-        "{\"record\":\"doc\",\"doc\":0,\"tokens\":[[1]]}",
-        "{\"record\":\"doc\",\"doc\":0,\"tokens\":[2147483648]}",
-        "{\"record\":\"doc\",\"doc\":0,\"tokens\":[1],\"tokens\":[2]}",
-        "{\"record\":\"conv\",\"doc\":0,\"tokens\":[1]}",
-        "{\"record\":7,\"doc\":0,\"tokens\":[1]}",
+        "{\"doc\":0," DOC_REST ",\"tokens\":[]}",
+        "{\"record\":\"doc\",\"doc\":0," DOC_REST "}",
+        "{\"record\":\"doc\",\"doc\":0," DOC_REST ",\"tokens\":[1.5]}",
+        "{\"record\":\"doc\",\"doc\":0," DOC_REST ",\"tokens\":[[1]]}",
+        "{\"record\":\"doc\",\"doc\":0," DOC_REST ",\"tokens\":[2147483648]}",
+        "{\"record\":\"doc\",\"doc\":0," DOC_REST ",\"tokens\":[1],\"tokens\":[2]}",
+        "{\"record\":\"conv\",\"doc\":0," DOC_REST ",\"tokens\":[1]}",
+        "{\"record\":7,\"doc\":0," DOC_REST ",\"tokens\":[1]}",
         "[]",
         "",
-        "{\"record\":\"doc\",\"doc\":0,\"tokens\":[1]} x",
+        "{\"record\":\"doc\",\"doc\":0," DOC_REST ",\"tokens\":[1]} x",
     };
     struct cart_buf payload = CART_BUF_INIT;
     struct cart_err err;
@@ -123,11 +127,12 @@ static void test_twin_refused(void **state)
     for (size_t i = 0; i < CART_COUNTOF(lines); i++)
         if (from_text(cart_kind_find("tokens"), lines[i], &payload, type, &err) != CART_EFORMAT)
             fail_msg("taken: %s", lines[i]);
-    static const char pairs[] = "{\"record\":\"conv\",\"ids\":[1],\"supervised\":[[0,1,2]]}";
+    static const char pairs[] =
+        "{\"record\":\"conv\"," CONV_FIELDS ",\"ids\":[1],\"supervised\":[[0,1,2]]}";
     assert_int_equal(from_text(cart_kind_find("conversations"), pairs, &payload, type, &err),
                      CART_EFORMAT);
     static const char nan[] =
-        "{\"record\":\"targ\",\"ids\":[],\"supervised\":[],\"rows\":[],\"offsets\""
+        "{\"record\":\"targ\"," CONV_FIELDS ",\"ids\":[],\"supervised\":[],\"rows\":[],\"offsets\""
         ":[0],\"target_ids\":[],\"logprobs\":[\"Infinity\"],\"entropy\":[]}";
     struct cart_record rec = {.skippable = false};
     struct cart_payload p;
@@ -139,6 +144,9 @@ static void test_twin_refused(void **state)
                      CART_EFORMAT);
     cart_buf_release(&payload);
 }
+
+#define GOOD_FIELDS "\"bytes\":9,\"doc\":0," SHA
+#define GOOD "{" GOOD_FIELDS "}"
 
 /* Payloads that are well-formed images but not those of the record. */
 static void test_payloads_refused(void **state)
@@ -153,11 +161,11 @@ static void test_payloads_refused(void **state)
         {{{"tokens", CART_ST_I32, 1, {1}, one, 4}}, 1, "[]"},
         {{{"tokens", CART_ST_I32, 1, {1}, one, 4}}, 1, "{"},
         {{{"tokens", CART_ST_I32, 1, {1}, one, 4}}, 1, "{\"record\":1}"},
-        {{{"tokens", CART_ST_I32, 1, {1}, one, 4}}, 1, "{\"tokens\":1}"},
-        {{{"tokens", CART_ST_F32, 1, {1}, one, 4}}, 1, "{}"},
-        {{{"tokens", CART_ST_I32, 2, {1, 1}, one, 4}}, 1, "{}"},
-        {{{"token", CART_ST_I32, 1, {1}, one, 4}}, 1, "{}"},
-        {{{"tokens", CART_ST_I32, 1, {1}, one, 4}, {"x", CART_ST_I32, 1, {1}, one, 4}}, 2, "{}"},
+        {{{"tokens", CART_ST_I32, 1, {1}, one, 4}}, 1, "{\"doc\":0," DOC_REST ",\"tokens\":1}"},
+        {{{"tokens", CART_ST_F32, 1, {1}, one, 4}}, 1, GOOD},
+        {{{"tokens", CART_ST_I32, 2, {1, 1}, one, 4}}, 1, GOOD},
+        {{{"token", CART_ST_I32, 1, {1}, one, 4}}, 1, GOOD},
+        {{{"tokens", CART_ST_I32, 1, {1}, one, 4}, {"x", CART_ST_I32, 1, {1}, one, 4}}, 2, GOOD},
     };
     struct cart_buf b = CART_BUF_INIT;
     struct cart_payload p;
@@ -177,7 +185,7 @@ static void test_payloads_refused(void **state)
     }
     /* Parsed, but not canonical: readers may take it, listings may not. */
     struct cart_record rec = {.type = "DOC "};
-    json_t *meta = json_pack("{s: s}", "record", "{ \"doc\":0}");
+    json_t *meta = json_pack("{s: s}", "record", "{ " GOOD_FIELDS "}");
     cart_buf_reset(&b);
     assert_int_equal(cart_st_build(&b, cases[0].t, 1, meta, &err), 0);
     rec.payload = b.data;
@@ -187,6 +195,97 @@ static void test_payloads_refused(void **state)
     cart_payload_release(&p);
     json_decref(meta);
     cart_buf_release(&b);
+}
+
+/* The line's record with one field set to value (taken over; NULL: without it), by its reader. */
+static int parse_with(const char *kind_name, const char *line, const char *field, json_t *value,
+                      struct cart_err *err)
+{
+    const struct cart_kind *kind = cart_kind_find(kind_name);
+    struct cart_buf payload = CART_BUF_INIT, text = CART_BUF_INIT;
+    struct cart_record rec = {.skippable = false};
+    struct cart_payload p;
+
+    assert_int_equal(from_text(kind, line, &payload, rec.type, err), 0);
+    rec.payload = payload.data;
+    rec.size = payload.len;
+    assert_int_equal(cart_payload_parse(&p, kind, &rec, "x", err), 0);
+    json_t *fields = json_deep_copy(p.fields);
+    json_object_del(fields, field);
+    if (value)
+        json_object_set_new(fields, field, value);
+    assert_int_equal(cart_json_dump(fields, &text, err), 0);
+    json_t *meta = json_pack("{s: s}", "record", text.data);
+    struct cart_buf image = CART_BUF_INIT;
+    assert_int_equal(cart_st_build(&image, p.st.tensors, p.st.n, meta, err), 0);
+    cart_payload_release(&p);
+    rec.payload = image.data;
+    rec.size = image.len;
+    int r = cart_payload_parse(&p, kind, &rec, "x", err);
+    if (r == 0)
+        cart_payload_release(&p);
+    json_decref(meta);
+    json_decref(fields);
+    cart_buf_release(&image);
+    cart_buf_release(&text);
+    cart_buf_release(&payload);
+    return r;
+}
+
+static void refuses(const char *kind, const char *line, const char *field, const char *json)
+{
+    struct cart_err err = {0};
+    json_t *v = NULL;
+
+    if (json)
+        assert_int_equal(cart_json_parse(&v, json, strlen(json), "x", &err), 0);
+    if (parse_with(kind, line, field, v, &err) != CART_EFORMAT || !strstr(err.msg, field))
+        fail_msg("%s %s: '%s'", field, json ? json : "absent", err.msg);
+}
+
+/* Every field of every record: absent, null and of every wrong type. */
+static void test_fields(void **state)
+{
+    static const struct {
+        const char *kind, *line;
+    } records[] = {{"tokens", DOC0}, {"conversations", CONV}, {"targets", TARG}, {"metrics", METR}};
+    static const char *const wrong[][6] = {
+        [CART_FIELD_NUMBER] = {"-1", "1.5", "\"1\"", "true", "[]", "{}"},
+        [CART_FIELD_REAL] = {"\"1\"", "true", "[]", "{}"},
+        [CART_FIELD_BOOL] = {"0", "\"true\"", "[]", "{}"},
+        [CART_FIELD_TEXT] = {"0", "true", "[]", "{}", "\"a\\u0000b\""},
+        [CART_FIELD_CHOICE] = {"0", "\"\"", "\"trai\"", "\"train|held-out\"", "[\"train\"]"},
+        [CART_FIELD_SHA256] = {"0", "\"\"", "\"00\"", "[]"},
+        [CART_FIELD_SPAN] = {"0", "[0]", "[0,1,2]", "[2,1]", "[-1,1]", "[0,2147483648]"},
+        [CART_FIELD_TEXTS] = {"\"a\"", "[1]", "{}", "[\"a\",null]"},
+        [CART_FIELD_MESSAGES] = {"{}", "[1]", "[{}]", "[{\"role\":\"user\"}]",
+                                 "[{\"role\":\"user\",\"content\":[]}]"},
+    };
+    struct cart_err err = {0};
+
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(records); i++) {
+        const struct cart_kind *kind = cart_kind_find(records[i].kind);
+        const struct cart_kind_record *d = &kind->records[kind->n_records - 1];
+        assert_true(d->n_fields >= 8);
+        for (size_t k = 0; k < d->n_fields; k++) {
+            const struct cart_kind_field *f = &d->fields[k];
+            const char *line = records[i].line;
+            for (size_t w = 0; w < 6 && wrong[f->type][w]; w++)
+                refuses(records[i].kind, line, f->name, wrong[f->type][w]);
+            if (f->required) {
+                refuses(records[i].kind, line, f->name, NULL);
+                refuses(records[i].kind, line, f->name, "null");
+            } else {
+                assert_int_equal(parse_with(records[i].kind, line, f->name, NULL, &err), 0);
+                assert_int_equal(parse_with(records[i].kind, line, f->name, json_null(), &err), 0);
+            }
+        }
+    }
+    refuses("tokens", DOC0, "doc", "4294967296");
+    refuses("tokens", DOC0, "bytes", "4503599627370496");
+    refuses("conversations", CONV, "n", "9223372036854775807");
+    assert_int_equal(parse_with("tokens", DOC0, "odd", json_integer(1), &err), 0);
 }
 
 /* Feeds lines to the checker; the last one must break a rule whose message says part (NULL: all are
@@ -222,16 +321,25 @@ static void rules(const char *kind_name, const char *part, const char *const *li
 }
 
 #define RULES(kind, part, ...) rules(kind, part, (const char *const[]){__VA_ARGS__, NULL})
-#define C(n, split, rest) "{\"record\":\"conv\",\"n\":" #n ",\"split\":\"" split "\"," rest "}"
+#define PLACE(doc, chunk, context, span)                                                           \
+    "\"chunk\":" chunk ",\"context\":\"" context "\",\"context_span\":" span ",\"doc\":" #doc ","
+#define AT PLACE(0, "[0,2]", "chunk", "[0,2]")
+#define ELSE(n, split)                                                                             \
+    "\"finish_reasons\":[],\"messages\":[],\"n\":" #n                                              \
+    ",\"parts\":[],\"seed_type\":\"\",\"split\":\"" split "\","
+#define C_AT(n, split, at, rest) "{\"record\":\"conv\"," at ELSE(n, split) rest "}"
+#define C(n, split, rest) C_AT(n, split, AT, rest)
 #define IDS "\"ids\":[1,2,3],\"supervised\":[]"
 #define T(rows, offsets, logprobs)                                                                 \
-    "{\"record\":\"targ\",\"n\":0,\"split\":\"train\",\"ids\":[1,2,3],\"supervised\":[[1,3]],"     \
-    "\"rows\":" rows ",\"offsets\":" offsets ",\"target_ids\":[4,5],\"logprobs\":" logprobs        \
-    ",\"entropy\":[0,0]}"
+    "{\"record\":\"targ\"," AT ELSE(0, "train") "\"ids\":[1,2,3],\"supervised\":[[1,3]],"          \
+                                                "\"rows\":" rows ",\"offsets\":" offsets           \
+                                                ",\"target_ids\":[4,5],\"logprobs\":" logprobs     \
+                                                ",\"entropy\":[0,0]}"
 
 #define TWICE                                                                                      \
-    "{\"record\":\"targ\",\"n\":0,\"split\":\"train\",\"ids\":[1,2,3],\"supervised\":[[1,2]],"     \
-    "\"rows\":[1],\"offsets\":[0,2],\"target_ids\":[4,4],\"logprobs\":[-1,-2],\"entropy\":[0]}"
+    "{\"record\":\"targ\"," AT ELSE(0, "train") "\"ids\":[1,2,3],\"supervised\":[[1,2]],"          \
+                                                "\"rows\":[1],\"offsets\":[0,2],\"target_ids\":["  \
+                                                "4,4],\"logprobs\":[-1,-2],\"entropy\":[0]}"
 
 static void test_rules(void **state)
 {
@@ -239,36 +347,42 @@ static void test_rules(void **state)
     RULES("tokens", NULL, DOC0, DOC1);
     RULES("tokens", "doc: expected 0, found 1", DOC1);
     RULES("tokens", "doc: expected 1, found 0", DOC0, DOC0);
-    RULES("tokens", "negative", "{\"record\":\"doc\",\"doc\":0,\"tokens\":[3,-1]}");
-    RULES("tokens", "sha256", "{\"record\":\"doc\",\"doc\":0,\"sha256\":\"AB\",\"tokens\":[]}");
+    RULES("tokens", "negative", "{\"record\":\"doc\",\"doc\":0," DOC_REST ",\"tokens\":[3,-1]}");
     RULES("conversations", NULL, DOC0, DOC1, C(0, "held-out", IDS), C(2, "train", IDS), CONV);
     RULES("conversations", "before all other", DOC0, CONV, DOC1);
-    RULES("conversations", "n: expected at least 4, found 3", DOC0, CONV, CONV);
-    RULES("conversations", "held-out", C(0, "train", IDS), C(1, "held-out", IDS));
-    RULES("conversations", "split", C(0, "test", IDS));
-    RULES("conversations", "doc: expected one of 1", DOC0, C(0, "train", "\"doc\":1," IDS));
-    RULES("conversations", "chunk", DOC0, C(0, "train", "\"doc\":0,\"chunk\":[0,4]," IDS));
-    RULES("conversations", "chunk", DOC0, C(0, "train", "\"doc\":0,\"chunk\":[2,1]," IDS));
+    RULES("conversations", "n 3 after 3: n: expected more", DOC0, CONV, CONV);
+    RULES("conversations", "held-out", DOC0, C(0, "train", IDS), C(1, "held-out", IDS));
+    RULES("conversations", "doc: expected one of 1", DOC0,
+          C_AT(0, "train", PLACE(1, "[0,2]", "chunk", "[0,2]"), IDS));
+    RULES("conversations", "chunk: expected", DOC0,
+          C_AT(0, "train", PLACE(0, "[0,4]", "chunk", "[0,2]"), IDS));
     RULES("conversations", "context_span", DOC0,
-          C(0, "train", "\"doc\":0,\"context_span\":[0,4]," IDS));
-    RULES("conversations", "supervised", C(0, "train", "\"ids\":[1,2],\"supervised\":[[1,3]]"));
-    RULES("conversations", "supervised", C(0, "train", "\"ids\":[1,2],\"supervised\":[[1,1]]"));
-    RULES("conversations", "supervised",
+          C_AT(0, "train", PLACE(0, "[0,2]", "chunk", "[0,4]"), IDS));
+    RULES("conversations", "context_span", DOC0, DOC1,
+          C_AT(0, "train", PLACE(0, "[0,2]", "corpus", "[0,4]"), IDS));
+    RULES("conversations", NULL, DOC0, DOC1,
+          C_AT(0, "train", PLACE(1, "[0,0]", "corpus", "[0,3]"), IDS));
+    RULES("conversations", "supervised", DOC0,
+          C(0, "train", "\"ids\":[1,2],\"supervised\":[[1,3]]"));
+    RULES("conversations", "supervised", DOC0,
+          C(0, "train", "\"ids\":[1,2],\"supervised\":[[1,1]]"));
+    RULES("conversations", "supervised", DOC0,
           C(0, "train", "\"ids\":[1,2],\"supervised\":[[1,2],[0,1]]"));
-    RULES("conversations", "ids: value 1 is negative",
+    RULES("conversations", "ids: value 1 is negative", DOC0,
           C(0, "train", "\"ids\":[1,-2],\"supervised\":[]"));
     RULES("targets", NULL, DOC0, TARG);
-    RULES("targets", NULL, T("[1,2]", "[0,1,2]", "[-1,-2]"));
-    RULES("targets", "rows: value 1: expected position 2", T("[1,1]", "[0,1,2]", "[-1,-2]"));
-    RULES("targets", "rows: value 1", T("[1]", "[0,2]", "[-1,-2]"));
-    RULES("targets", "lengths", T("[1,2]", "[0,2]", "[-1,-2]"));
-    RULES("targets", "offsets: expected 0 first", T("[1,2]", "[0,1,3]", "[-1,-2]"));
-    RULES("targets", "offsets: value 1", T("[1,2]", "[0,3,2]", "[-1,-2]"));
-    RULES("targets", "logprobs", T("[1,2]", "[0,2,2]", "[-2,-1]"));
-    RULES("targets", "logprobs", T("[1,2]", "[0,1,2]", "[-1,0.5]"));
-    RULES("targets", "logprobs", T("[1,2]", "[0,1,2]", "[-1,0.0005]"));
-    RULES("targets", "row 0: target_ids", TWICE);
-    RULES("conversations", "supervised", C(0, "train", "\"ids\":[1,2],\"supervised\":[[0,1]]"));
+    RULES("targets", NULL, DOC0, T("[1,2]", "[0,1,2]", "[-1,-2]"));
+    RULES("targets", "rows: value 1: expected position 2", DOC0, T("[1,1]", "[0,1,2]", "[-1,-2]"));
+    RULES("targets", "rows: value 1", DOC0, T("[1]", "[0,2]", "[-1,-2]"));
+    RULES("targets", "lengths", DOC0, T("[1,2]", "[0,2]", "[-1,-2]"));
+    RULES("targets", "offsets: expected 0 first", DOC0, T("[1,2]", "[0,1,3]", "[-1,-2]"));
+    RULES("targets", "offsets: value 1", DOC0, T("[1,2]", "[0,3,2]", "[-1,-2]"));
+    RULES("targets", "logprobs", DOC0, T("[1,2]", "[0,2,2]", "[-2,-1]"));
+    RULES("targets", "logprobs", DOC0, T("[1,2]", "[0,1,2]", "[-1,0.5]"));
+    RULES("targets", "logprobs", DOC0, T("[1,2]", "[0,1,2]", "[-1,0.0005]"));
+    RULES("targets", "row 0: target_ids", DOC0, TWICE);
+    RULES("conversations", "supervised", DOC0,
+          C(0, "train", "\"ids\":[1,2],\"supervised\":[[0,1]]"));
 }
 
 /* --- shards --- */
@@ -357,13 +471,50 @@ static void join_fails(const char *a, const char *b, int code, const char *part)
 
 #define HEAD(kind, more)                                                                           \
     "{\"record\":\"head\"," more "\"history\":[],\"kind\":\"" kind                                 \
-    "\",\"limits\":{\"record\":1073741824}"
+    "\",\"limits\":{\"record\":1073741824},\"model\":{\"geometry\":\"0\",\"tokenizer\":\"1\"}"
 #define V ",\"version\":[1,0]}\n"
+#define MODEL ",\"model\":{\"geometry\":\"0\",\"tokenizer\":\"1\"}"
 #define SHARD(a, b) ",\"shard\":[" #a "," #b "]"
 #define END "{\"record\":\"end\"}\n"
 #define N(n) C(n, "train", IDS) "\n"
 #define D DOC0 "\n" DOC1 "\n"
 #define CONVS HEAD("conversations", "\"conversations\":6,")
+
+static int pack_text(const char *text, struct cart_err *err);
+
+/* HEAD as it is without the model, and with odd members. */
+static void test_heads(void **state)
+{
+    static const char *const bad[][2] = {
+        {"\"model\"", ""},
+        {"\"model\"", ",\"model\":7"},
+        {"model: geometry", ",\"model\":{\"tokenizer\":\"1\"}"},
+        {"model: tokenizer", ",\"model\":{\"geometry\":\"0\",\"tokenizer\":\"\"}"},
+        {"model: weights", ",\"model\":{\"geometry\":\"0\",\"tokenizer\":\"1\",\"weights\":5}"},
+        {"history", ",\"history\":7" MODEL},
+        {"history", ",\"history\":[{\"version\":\"1\"}]" MODEL},
+        {"conversations", ",\"conversations\":-1" MODEL},
+        {"held_out", ",\"conversations\":3,\"held_out\":4" MODEL},
+        {"shard", ",\"conversations\":3,\"shard\":[1,4]" MODEL},
+        {"shard", ",\"conversations\":3,\"shard\":[2,1]" MODEL},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(bad); i++) {
+        struct cart_buf text = CART_BUF_INIT;
+        struct cart_err err = {0};
+        const char *history = strstr(bad[i][1], "history") ? "" : ",\"history\":[]";
+        assert_int_equal(cart_buf_addf(&text, &err,
+                                       "{\"record\":\"head\",\"kind\":\"targets\"%s%s}\n%s",
+                                       history, bad[i][1], END),
+                         0);
+        int r = pack_text(text.data, &err);
+        const char *part = bad[i][0][0] == '"' ? "model: expected" : bad[i][0];
+        if (r != CART_EFORMAT || !strstr(err.msg, part))
+            fail_msg("%s: %d '%s'", bad[i][1], r, err.msg);
+        cart_buf_release(&text);
+    }
+}
 
 static void test_join(void **state)
 {
@@ -375,8 +526,9 @@ static void test_join(void **state)
     join_gives(HEAD("metrics", "") V METR "\n" END, HEAD("metrics", "") V METR "\n" END, false,
                HEAD("metrics", "") V METR "\n" METR "\n");
     join_gives(HEAD("tokens", "") V DOC0 "\n" END,
-               HEAD("tokens", "") V "{\"record\":\"doc\",\"doc\":0,\"tokens\":[]}\n" END, false,
-               HEAD("tokens", "") V D);
+               HEAD("tokens", "") V "{\"record\":\"doc\",\"doc\":0,\"bytes\":0," SHA
+                                    ",\"tokens\":[]}\n" END,
+               false, HEAD("tokens", "") V D);
     join_fails(CONVS V D N(0) END, CONVS V D N(2) END, CART_EMATCH, "--allow-gaps");
     join_fails(CONVS V D N(2) END, CONVS V D N(0) END, CART_EMATCH, "rising order");
     join_fails(CONVS V D N(2) END, CONVS V D N(2) END, CART_EMATCH, "each once");
@@ -398,7 +550,6 @@ static void test_join_by_range(void **state)
     join_fails(CONVS SHARD(0, 3) V D N(0) END, CONVS SHARD(4, 6) V D N(4) END, CART_EMATCH,
                "begins at 3, found 4");
     join_fails(CONVS SHARD(0, 3) V D N(0) END, CONVS V D N(4) END, CART_EMATCH, "its HEAD differs");
-    join_fails(CONVS SHARD(3, 2) V D END, CONVS SHARD(2, 6) V D END, CART_EFORMAT, "shard");
 }
 
 /* --- listings --- */
@@ -452,7 +603,8 @@ static void test_pack(void **state)
          CART_EFORMAT, "hex"},
         {"{\"record\":\"head\",\"kind\":\"tokens\"}\n" END, CART_EFORMAT, "history"},
         {"{\"record\":\"head\",\"kind\":\"x\",\"history\":[]}\n" END, CART_EFORMAT, "unknown kind"},
-        {"{\"record\":\"head\",\"kind\":\"tokens\",\"history\":[],\"version\":[2,0]}\n" END,
+        {"{\"record\":\"head\",\"kind\":\"tokens\",\"history\":[],\"model\":{\"geometry\":\"0\","
+         "\"tokenizer\":\"1\"},\"version\":[2,0]}\n" END,
          CART_EFORMAT, "version"},
     };
 
@@ -470,6 +622,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_twins),         cmocka_unit_test(test_twin_in_any_order),
         cmocka_unit_test(test_twin_refused),  cmocka_unit_test(test_payloads_refused),
+        cmocka_unit_test(test_fields),        cmocka_unit_test(test_heads),
         cmocka_unit_test(test_rules),         cmocka_unit_test(test_join),
         cmocka_unit_test(test_join_by_range), cmocka_unit_test(test_pack),
     };

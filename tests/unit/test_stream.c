@@ -19,12 +19,15 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#define SHA256 "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
 /* --- helpers --- */
 
 static json_t *make_head(const char *kind)
 {
-    json_t *h = json_pack("{s: s, s: [{s: s, s: s, s: {}}], s: i}", "kind", kind, "history", "tool",
-                          "test", "version", "1", "options", "seed", 7);
+    json_t *h = json_pack("{s: s, s: [{s: s, s: s, s: {}}], s: {s: s, s: s}, s: i}", "kind", kind,
+                          "history", "tool", "test", "version", "1", "options", "model", "geometry",
+                          "00", "tokenizer", "11", "seed", 7);
 
     assert_non_null(h);
     return h;
@@ -44,7 +47,8 @@ static int scratch(void)
 static void payload_of(struct cart_buf *b, int doc, const int32_t *tokens, size_t n)
 {
     const struct cart_kind_record *d = cart_kind_record(cart_kind_find("tokens"), "DOC ");
-    json_t *fields = json_pack("{s: i, s: s, s: f}", "doc", doc, "path", "a/\"b\".txt", "x", 0.1);
+    json_t *fields = json_pack("{s: i, s: s, s: i, s: s, s: f}", "doc", doc, "path", "a/\"b\".txt",
+                               "bytes", 9, "sha256", SHA256, "x", 0.1);
     const void *data[] = {tokens};
     struct cart_err err;
 

@@ -361,7 +361,9 @@ static int round_trip(const struct cart_conversation *c, struct cart_conversatio
     struct cart_buf a = CART_BUF_INIT;
     struct cart_buf b = CART_BUF_INIT;
 
-    need(cart_conversation_build(&a, c, true, err), err);
+    int built = cart_conversation_build(&a, c, true, err);
+    if (built < 0)
+        return built;
     const struct cart_record rec = {.type = "TARG", .payload = a.data, .size = a.len};
     int r = cart_conversation_parse(out, &rec, V, NULL, "test", err);
     if (r == 0) {
@@ -405,7 +407,10 @@ static void test_conversations(void **state)
     REFUSED(c.logprobs[1] = -0.125f);
     REFUSED(c.logprobs[0] = (float)strtod("nan", NULL));
     REFUSED(c.entropy[0] = -1);
-    REFUSED(c.chunk.end = 0; c.chunk.first = 1);
+    cart_conversation_release(&c);
+    fill(&c);
+    c.chunk = (struct cart_range){1, 0};
+    assert_int_equal(round_trip(&c, &d, 10, &err), CART_EUSAGE); /* no reader would take it */
     cart_conversation_release(&c);
     cart_conversation_release(&d);
 }
