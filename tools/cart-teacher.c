@@ -164,7 +164,7 @@ static int teach(struct work *w, struct cart_record *rec, int r, struct cart_err
         cart_progress_update(&w->progress, done, NULL);
         if (cart_interrupted()) {
             r = cart_err_set(err, CART_EAGAIN, "stopped after conversation %llu",
-                             (unsigned long long)next - 1);
+                             (unsigned long long)c.n);
             break;
         }
     }

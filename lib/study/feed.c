@@ -116,10 +116,8 @@ static int take(struct cart_feed *f, const struct cart_record *rec, struct cart_
         return cart_err_memory(err, "conversation", sizeof *c);
     cart_conversation_init(c);
     int r = accept(f, rec, c, err);
-    if (r == 0 && c->held_out && f->n > 0)
-        r = cart_err_set(err, CART_EFORMAT,
-                         "%s: conversation %llu: held out, but not among the first",
-                         cart_stream_name(f->in), (unsigned long long)c->n);
+    if (r == 0)
+        r = cart_conversation_follow(&f->order_read, c, cart_stream_name(f->in), err);
     if (r == 0 && c->held_out) {
         if ((r = keep_held_out(f, c, err)) == 0)
             return 0;

@@ -23,9 +23,8 @@ static int replay(void *ctx, const struct cart_record *rec, struct cart_err *err
     }
     if ((r = cart_conversation_parse(&s->scratch, rec, SIZE_MAX, s->corpus, s->part, err)) < 0)
         return r;
-    if (s->scratch.n < s->next_n)
-        return cart_err_set(err, CART_EFORMAT, "%s: conversation %llu follows %llu", s->part,
-                            (unsigned long long)s->scratch.n, (unsigned long long)s->next_n - 1);
+    if ((r = cart_conversation_follow(&s->order, &s->scratch, s->part, err)) < 0)
+        return r;
     s->next_n = s->scratch.n + 1;
     s->conversations++;
     return 0;

@@ -18,6 +18,7 @@ struct cart_stage {
     uint64_t next_n; /* one more than the last conversation's n; 0 without one */
     /* During the call that replays FILE.part. */
     const struct cart_corpus *corpus;
+    struct cart_conversation_order order;
     struct cart_conversation scratch;
     struct cart_buf payload; /* scratch of cart_stage_write */
 };

@@ -358,3 +358,16 @@ setup() {
     cart-view c.tokens | jq -c 'select(.record == "doc") | .tokens' > tokens
     cmp draft tokens
 }
+
+@test "targets whose n does not rise are refused" {
+    cart-view c.targets > c.jsonl
+    jq -c --slurpfile all c.jsonl '[$all[] | select(.record == "targ")] as $t |
+        if . == $t[-1] then $t[-2] else . end' c.jsonl > bad.jsonl
+    cart-view -q --pack -o bad.targets bad.jsonl
+    cart_must_fail 3 cart-train -q -p 48 --steps 2 -o r bad.targets 2> err
+    cart_has err 'follows'
+    cart_has err 'n: expected more than that of the conversation before'
+    cart_must_fail 3 cart-eval -q -p 48 bad.targets 2> err
+    cart_has err 'follows'
+    [ ! -e r ]
+}
