@@ -367,7 +367,7 @@ setup() {
     cart_must_fail 3 cart-train -q -p 48 --steps 2 -o r bad.targets 2> err
     cart_has err 'follows'
     cart_has err 'n: expected more than that of the conversation before'
-    cart_must_fail 3 cart-eval -q -p 48 bad.targets 2> err
+    cart_must_fail 3 cart-eval -q bad.targets 2> err
     cart_has err 'follows'
     [ ! -e r ]
 }
