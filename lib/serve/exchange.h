@@ -153,8 +153,9 @@ void cart_net_watch(struct cart_serve *s, struct cart_exchange *x); /* until the
 void cart_net_unwatch(struct cart_serve *s,
                       struct cart_exchange *x); /* no pointer to it is left afterwards */
 void cart_net_submit(struct cart_serve *s,
-                     struct cart_exchange *x);      /* runs the route (or x->more) in a worker */
-void cart_net_load_directory(struct cart_serve *s); /* reads it again, now; takes its time */
+                     struct cart_exchange *x); /* runs the route (or x->more) in a worker */
+/* Reads the directory again, now; takes its time. false: it could not be read, which is logged. */
+bool cart_net_load_directory(struct cart_serve *s);
 bool cart_net_draining(const struct cart_serve *s);
 /* Deadlines of a connection by descriptor: it waits for a header, for a body, or for us. */
 enum cart_net_phase { CART_NET_HEADER, CART_NET_BODY, CART_NET_ANSWER, CART_NET_CLOSED };

@@ -66,15 +66,30 @@ static void request_id(struct cart_exchange *x)
     snprintf(x->id, sizeof x->id, "req-%.24s", cart_hex(hex, digest, sizeof digest));
 }
 
+/* The path as routes have it: the absolute form names our own authority again, a base URL that ends
+ * in a slash doubles one, and a slash at the end names the same thing. */
+static char *plain_path(const char *url)
+{
+    const char *from = strncmp(url, "http://", 7) == 0 ? strchr(url + 7, '/') : url;
+    char *path = strdup(from ? from : "/");
+    size_t n = 0;
+    for (const char *p = path; p && *p; p++)
+        if (*p != '/' || n == 0 || path[n - 1] != '/')
+            path[n++] = *p;
+    if (n > 1 && path[n - 1] == '/')
+        n--;
+    if (path)
+        path[n] = '\0';
+    return path;
+}
+
 static struct cart_exchange *exchange_new(struct cart_serve *s, struct MHD_Connection *c,
                                           const char *method, const char *url, const char *version)
 {
     struct cart_exchange *x = calloc(1, sizeof *x);
     if (!x)
         return NULL;
-    /* The absolute form names our own authority again. */
-    const char *path = strncmp(url, "http://", 7) == 0 ? strchr(url + 7, '/') : url;
-    x->path = strdup(path ? path : "/");
+    x->path = plain_path(url);
     if (!x->path) {
         free(x);
         return NULL;

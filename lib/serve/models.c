@@ -183,46 +183,51 @@ static bool file_name(const char *name)
 
 /* The file of a cartridge in the served directory: the one that is named, or NAME with an ending of
  * cartridges. Never a path. */
-static bool find_file(struct cart_exchange *x, const char *name, const char *file,
-                      struct cart_buf *path, struct cart_fault *f)
+static bool find_file(struct cart_exchange *x, const char *name, const char *asked,
+                      struct cart_buf *file, struct cart_fault *f)
 {
     static const char *const endings[] = {".cartridge.safetensors", ".safetensors"};
     const char *directory = x->serve->opt.directory;
+    struct cart_buf path = CART_BUF_INIT;
     struct stat st;
+    bool found = false, memory = true;
     if (!directory)
         return cart_fault_set(f, 400, "no_directory", NULL,
                               "this server has no directory of cartridges (--directory)");
-    if (file && !file_name(file))
+    if (asked && !file_name(asked))
         return cart_fault_value(f, "file",
                                 "file: expected the name of a file in the served directory");
-    for (size_t i = 0; i < (file ? 1 : CART_COUNTOF(endings)); i++) {
-        cart_buf_reset(path);
-        if (cart_buf_addf(path, NULL, "%s/%s%s", directory, file ? file : name,
-                          file ? "" : endings[i]) < 0)
-            return cart_fault_memory(f);
-        if (stat(path->data, &st) == 0 && S_ISREG(st.st_mode))
-            return true;
+    for (size_t i = 0; i < (asked ? 1 : CART_COUNTOF(endings)) && memory && !found; i++) {
+        cart_buf_reset(file);
+        cart_buf_reset(&path);
+        memory =
+            cart_buf_addf(file, NULL, "%s%s", asked ? asked : name, asked ? "" : endings[i]) == 0 &&
+            cart_buf_addf(&path, NULL, "%s/%s", directory, file->data) == 0;
+        found = memory && stat(path.data, &st) == 0 && S_ISREG(st.st_mode);
     }
-    return cart_fault_set(f, 404, "cartridge_not_found", file ? "file" : "name",
-                          "the served directory has no such cartridge");
+    cart_buf_release(&path);
+    if (!memory)
+        return cart_fault_memory(f);
+    return found || cart_fault_set(f, 404, "cartridge_not_found", asked ? "file" : "name",
+                                   "the served directory has no such cartridge");
 }
 
 static bool load(struct cart_exchange *x, const json_t *o, struct cart_wire *w,
                  struct cart_fault *f)
 {
-    const char *name = NULL, *file = NULL;
+    const char *name = NULL, *asked = NULL;
     char warning[256] = "";
-    struct cart_buf path = CART_BUF_INIT;
+    struct cart_buf file = CART_BUF_INIT;
     struct cart_stack *stack = NULL;
     struct cart_err err = {0};
-    if (!cart_param_string(o, "name", &name, f) || !cart_param_string(o, "file", &file, f))
+    if (!cart_param_string(o, "name", &name, f) || !cart_param_string(o, "file", &asked, f))
         return false;
     if (!name || !file_name(name) || strlen(name) > CART_CARTRIDGE_NAME_MAX)
         return cart_fault_value(f, "name", "name: expected letters, digits, '.', '_' and '-'");
-    bool ok = find_file(x, name, file, &path, f);
+    bool ok = find_file(x, name, asked, &file, f);
     if (ok) {
-        int r =
-            cart_registry_add(x->serve->registry, name, path.data, warning, sizeof warning, &err);
+        int r = cart_registry_add_file(x->serve->registry, name, x->serve->opt.directory, file.data,
+                                       warning, sizeof warning, &err);
         if (r == CART_ESYS)
             ok = cart_fault_set(f, 503, "cannot_read", NULL, "cartridge %s: cannot be read", name);
         else if (r < 0)
@@ -236,7 +241,7 @@ static bool load(struct cart_exchange *x, const json_t *o, struct cart_wire *w,
                       *warning ? ": " : "", warning);
     }
     cart_stack_release(stack);
-    cart_buf_release(&path);
+    cart_buf_release(&file);
     return ok;
 }
 
@@ -282,7 +287,11 @@ void cart_route_cartridge_reload(struct cart_exchange *x)
                             "this server has no directory of cartridges (--directory)");
         return;
     }
-    cart_net_load_directory(x->serve);
+    if (!cart_net_load_directory(x->serve)) {
+        cart_exchange_error(x, 503, "cannot_read", NULL,
+                            "the directory of cartridges cannot be read");
+        return;
+    }
     cart_wire_f(&w, "{\"object\":\"reload\",\"cartridges\":%zu}",
                 cart_registry_counts(x->serve->registry).cartridges);
     reply(x, &w);

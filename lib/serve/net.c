@@ -92,16 +92,21 @@ static void report_file(void *ctx, const char *name, const char *warning,
         cart_net_note(ctx, CART_LOG_WARNING, "cartridge %s: %s", name, warning);
 }
 
-void cart_net_load_directory(struct cart_serve *s)
+bool cart_net_load_directory(struct cart_serve *s)
 {
     struct cart_err err = {0};
-    if (!s->opt.directory)
-        return;
-    if (cart_registry_load(s->registry, s->opt.directory, report_file, s, &err) < 0)
+    if (!s->opt.directory) {
+        cart_net_note(s, CART_LOG_WARNING, "no directory to read again (--directory)");
+        return false;
+    }
+    if (cart_registry_load(s->registry, s->opt.directory, report_file, s, &err) < 0) {
         cart_net_note(s, CART_LOG_ERROR, "%s", err.msg);
-    else
-        cart_net_note(s, CART_LOG_NOTICE, "%s: read again, %zu cartridges", s->opt.directory,
-                      cart_registry_counts(s->registry).cartridges);
+        return false;
+    }
+    size_t n = cart_registry_counts(s->registry).cartridges;
+    cart_net_note(s, CART_LOG_NOTICE, "%s: read again; %zu cartridge%s in all", s->opt.directory, n,
+                  n == 1 ? "" : "s");
+    return true;
 }
 
 static void run_job(struct cart_serve *s, struct cart_exchange *x)
@@ -479,8 +484,8 @@ static void wait_once(struct cart_serve *s, int ms)
 static void drain(struct cart_serve *s)
 {
     double until = cart_clock_now() + s->opt.drain_timeout;
-    cart_net_note(s, CART_LOG_NOTICE, "stopping: %zu requests under way",
-                  cart_metrics_in_flight(s->metrics));
+    size_t n = cart_metrics_in_flight(s->metrics);
+    cart_net_note(s, CART_LOG_NOTICE, "stopping: %zu request%s under way", n, n == 1 ? "" : "s");
     atomic_store(&s->net->draining, true);
     cart_scheduler_drain(s->scheduler);
     while (cart_metrics_in_flight(s->metrics) > 0 && cart_clock_now() < until &&

@@ -21,7 +21,8 @@ struct file_mark {
 
 struct item {
     char *name;
-    char *dir; /* the directory that it was found in, or NULL: added by hand */
+    char *dir;  /* the directory that its file is in, or NULL: added by its path */
+    char *file; /* in dir, of a cartridge that was given another name than its file's; or NULL */
     struct cart_cartridge *cartridge;
     struct cart_draft *draft;
     uint64_t id;
@@ -79,6 +80,7 @@ static void item_free(struct item *i)
     cart_draft_free(i->draft);
     free(i->name);
     free(i->dir);
+    free(i->file);
     free(i);
 }
 
@@ -165,8 +167,14 @@ static int index_draft(struct item *i, size_t V, struct cart_err *err)
     return r;
 }
 
+/* Where a cartridge comes from: path, and, in a directory that is read again, dir and file as in
+ * struct item. */
+struct origin {
+    const char *path, *dir, *file;
+};
+
 static int item_open(struct item **out, const struct cart_registry *r, const char *name,
-                     const char *dir, const char *path, char *warning, size_t warning_cap,
+                     const struct origin *from, char *warning, size_t warning_cap,
                      struct cart_err *err)
 {
     const struct cart_cartridge_options opt = {r->allow_other_weights};
@@ -175,13 +183,15 @@ static int item_open(struct item **out, const struct cart_registry *r, const cha
     int code = 0;
 
     if (i == NULL || (i->name = strdup(name)) == NULL ||
-        (dir != NULL && (i->dir = strdup(dir)) == NULL))
+        (from->dir != NULL && (i->dir = strdup(from->dir)) == NULL) ||
+        (from->file != NULL && (i->file = strdup(from->file)) == NULL))
         code = cart_err_memory(err, "a cartridge", sizeof *i);
     /* The mark is taken first: a file that changes meanwhile is opened again next time. */
-    if (code == 0 && stat(path, &st) < 0)
-        code = cart_err_sys(err, "%s", path);
+    if (code == 0 && stat(from->path, &st) < 0)
+        code = cart_err_sys(err, "%s", from->path);
     if (code == 0)
-        code = cart_cartridge_open(&i->cartridge, r->m, path, &opt, warning, warning_cap, err);
+        code =
+            cart_cartridge_open(&i->cartridge, r->m, from->path, &opt, warning, warning_cap, err);
     if (code == 0)
         code = index_draft(i, r->m->V, err);
     if (code < 0) {
@@ -222,14 +232,14 @@ static int publish(struct cart_registry *r, struct item *item, struct cart_err *
     return code;
 }
 
-static int add(struct cart_registry *r, const char *name, const char *dir, const char *path,
-               char *warning, size_t warning_cap, struct cart_err *err)
+static int add(struct cart_registry *r, const char *name, const struct origin *from, char *warning,
+               size_t warning_cap, struct cart_err *err)
 {
     struct item *item = NULL;
 
     if (warning != NULL)
         warning[0] = '\0';
-    int code = item_open(&item, r, name, dir, path, warning, warning_cap, err);
+    int code = item_open(&item, r, name, from, warning, warning_cap, err);
     if (code == 0)
         return publish(r, item, err);
     pthread_mutex_lock(&r->shared->lock);
@@ -238,16 +248,24 @@ static int add(struct cart_registry *r, const char *name, const char *dir, const
     return code;
 }
 
-int cart_registry_add(struct cart_registry *r, const char *name, const char *path, char *warning,
-                      size_t warning_cap, struct cart_err *err)
+static int check_name(const char *name, struct cart_err *err)
 {
     char shown[64];
 
-    if (!is_name(name, strlen(name)))
-        return cart_err_set(
-            err, CART_EUSAGE, "cartridge name \"%s\": expected 1 to %zu of A-Z a-z 0-9 . _ -",
-            cart_err_escape(shown, sizeof shown, name, strlen(name)), CART_CARTRIDGE_NAME_MAX);
-    return add(r, name, NULL, path, warning, warning_cap, err);
+    if (is_name(name, strlen(name)))
+        return 0;
+    return cart_err_set(
+        err, CART_EUSAGE, "cartridge name \"%s\": expected 1 to %zu of A-Z a-z 0-9 . _ -",
+        cart_err_escape(shown, sizeof shown, name, strlen(name)), CART_CARTRIDGE_NAME_MAX);
+}
+
+int cart_registry_add(struct cart_registry *r, const char *name, const char *path, char *warning,
+                      size_t warning_cap, struct cart_err *err)
+{
+    const struct origin from = {path, NULL, NULL};
+    int code = check_name(name, err);
+
+    return code < 0 ? code : add(r, name, &from, warning, warning_cap, err);
 }
 
 static struct item *remove_at(struct cart_registry *r, size_t at)
@@ -338,7 +356,39 @@ static int names_read(struct names *names, const char *dir, struct cart_err *err
     return r;
 }
 
-enum standing { NEW, UNCHANGED, NAMED_BY_HAND };
+/* dir/file, with one slash between them. */
+static int join(struct cart_buf *path, const char *dir, const char *file, struct cart_err *err)
+{
+    size_t n = strlen(dir);
+
+    return cart_buf_addf(path, err, "%s%s%s", dir, n > 0 && dir[n - 1] == '/' ? "" : "/", file);
+}
+
+int cart_registry_add_file(struct cart_registry *r, const char *name, const char *dir,
+                           const char *file, char *warning, size_t warning_cap,
+                           struct cart_err *err)
+{
+    struct cart_buf path = CART_BUF_INIT;
+    size_t n = stem(file);
+    bool own = n > 0 && n == strlen(name) && strncmp(file, name, n) == 0;
+    int code = check_name(name, err);
+
+    if (code == 0 && (code = join(&path, dir, file, err)) == 0) {
+        const struct origin from = {path.data, dir, own ? NULL : file};
+        code = add(r, name, &from, warning, warning_cap, err);
+    }
+    cart_buf_release(&path);
+    return code;
+}
+
+static bool unchanged(const struct file_mark *m, const struct stat *st)
+{
+    return m->dev == st->st_dev && m->ino == st->st_ino && m->size == st->st_size &&
+           m->modified.tv_sec == st->st_mtim.tv_sec && m->modified.tv_nsec == st->st_mtim.tv_nsec &&
+           m->changed.tv_sec == st->st_ctim.tv_sec && m->changed.tv_nsec == st->st_ctim.tv_nsec;
+}
+
+enum standing { NEW, UNCHANGED, GIVEN };
 
 static enum standing standing(struct cart_registry *r, const char *name, const char *dir,
                               const struct stat *st)
@@ -349,14 +399,9 @@ static enum standing standing(struct cart_registry *r, const char *name, const c
     pthread_mutex_lock(&r->shared->lock);
     if (find(r, name, &at)) {
         const struct item *i = r->items[at];
-        const struct file_mark *m = &i->mark;
-        if (i->dir == NULL)
-            s = NAMED_BY_HAND;
-        else if (strcmp(i->dir, dir) == 0 && m->dev == st->st_dev && m->ino == st->st_ino &&
-                 m->size == st->st_size && m->modified.tv_sec == st->st_mtim.tv_sec &&
-                 m->modified.tv_nsec == st->st_mtim.tv_nsec &&
-                 m->changed.tv_sec == st->st_ctim.tv_sec &&
-                 m->changed.tv_nsec == st->st_ctim.tv_nsec)
+        if (i->dir == NULL || i->file != NULL)
+            s = GIVEN;
+        else if (strcmp(i->dir, dir) == 0 && unchanged(&i->mark, st))
             s = UNCHANGED;
     }
     pthread_mutex_unlock(&r->shared->lock);
@@ -372,13 +417,14 @@ static int load_file(struct cart_registry *r, const char *dir, const char *file,
     char warning[512] = "";
     size_t n = stem(file);
     struct stat st;
-    int code = cart_buf_addf(&path, err, "%s/%s", dir, file);
+    int code = join(&path, dir, file, err);
 
     memcpy(name, file, n);
     name[n] = '\0';
     if (code == 0 && stat(path.data, &st) == 0 && S_ISREG(st.st_mode) &&
         standing(r, name, dir, &st) == NEW) {
-        int opened = add(r, name, dir, path.data, warning, sizeof warning, &why);
+        const struct origin from = {path.data, dir, NULL};
+        int opened = add(r, name, &from, warning, sizeof warning, &why);
         if (report != NULL)
             report(ctx, name, warning, opened < 0 ? &why : NULL);
     }
@@ -393,7 +439,8 @@ static void drop_missing(struct cart_registry *r, const char *dir, const struct 
         struct item *gone = NULL;
         pthread_mutex_lock(&r->shared->lock);
         bool more = i < r->n;
-        bool here = !more || r->items[i]->dir == NULL || strcmp(r->items[i]->dir, dir) != 0;
+        bool here = !more || r->items[i]->dir == NULL || r->items[i]->file != NULL ||
+                    strcmp(r->items[i]->dir, dir) != 0;
         for (size_t k = 0; !here && k < names->n; k++) {
             size_t n = stem(names->list[k]);
             here =
@@ -409,13 +456,69 @@ static void drop_missing(struct cart_registry *r, const char *dir, const struct 
     }
 }
 
+/* The first cartridge after name that has a file of the directory under another name than the
+ * file's: into name and *file (the caller frees it). 1, 0 where there is none, or no memory. */
+static int next_given(struct cart_registry *r, const char *dir, char *name, char **file,
+                      struct file_mark *mark, struct cart_err *err)
+{
+    int code = 0;
+    size_t at;
+
+    *file = NULL;
+    pthread_mutex_lock(&r->shared->lock);
+    for (at = find(r, name, &at) ? at + 1 : at; at < r->n && code == 0; at++) {
+        const struct item *i = r->items[at];
+        if (i->file == NULL || strcmp(i->dir, dir) != 0)
+            continue;
+        *file = strdup(i->file);
+        *mark = i->mark;
+        memcpy(name, i->name, strlen(i->name) + 1); /* is_name bounds it */
+        code = *file != NULL ? 1 : cart_err_memory(err, "the name of a file", 0);
+    }
+    pthread_mutex_unlock(&r->shared->lock);
+    return code;
+}
+
+/* Cartridges of the directory that were given another name: opened again where the file changed,
+ * dropped where it is gone. */
+static int load_given(struct cart_registry *r, const char *dir, cart_registry_report_fn *report,
+                      void *ctx, struct cart_err *err)
+{
+    char name[CART_CARTRIDGE_NAME_MAX + 1] = "";
+    struct cart_buf path = CART_BUF_INIT;
+    struct file_mark mark;
+    char *file;
+    int code;
+
+    while ((code = next_given(r, dir, name, &file, &mark, err)) == 1) {
+        struct cart_err why = {0};
+        char warning[512] = "";
+        struct stat st;
+        cart_buf_reset(&path);
+        code = join(&path, dir, file, err);
+        if (code == 0 && (stat(path.data, &st) < 0 || !S_ISREG(st.st_mode))) {
+            code = cart_registry_drop(r, name, NULL);
+            code = code == CART_EUSAGE ? 0 : code; /* dropped meanwhile */
+        } else if (code == 0 && !unchanged(&mark, &st)) {
+            int opened = cart_registry_add_file(r, name, dir, file, warning, sizeof warning, &why);
+            if (report != NULL)
+                report(ctx, name, warning, opened < 0 ? &why : NULL);
+        }
+        free(file);
+        if (code < 0)
+            break;
+    }
+    cart_buf_release(&path);
+    return code;
+}
+
 int cart_registry_load(struct cart_registry *r, const char *dir, cart_registry_report_fn *report,
                        void *ctx, struct cart_err *err)
 {
     struct names names = {NULL, 0, 0};
     int code = names_read(&names, dir, err);
 
-    if (code == 0)
+    if (code == 0 && (code = load_given(r, dir, report, ctx, err)) == 0)
         drop_missing(r, dir, &names);
     for (size_t i = 0; i < names.n && code == 0; i++) {
         /* Of two files for one name the first in order counts. */

@@ -26,6 +26,11 @@ void cart_registry_free(struct cart_registry *r); /* stacks in use stay valid */
  * cartridge. Whatever fails leaves the registry as it was. */
 int cart_registry_add(struct cart_registry *r, const char *name, const char *path, char *warning,
                       size_t warning_cap, struct cart_err *err) CART_MUST_USE;
+/* The same for a file of a directory (no path), which cart_registry_load of that directory then
+ * takes care of, whatever the name. */
+int cart_registry_add_file(struct cart_registry *r, const char *name, const char *dir,
+                           const char *file, char *warning, size_t warning_cap,
+                           struct cart_err *err) CART_MUST_USE;
 /* CART_EUSAGE: no such name. */
 int cart_registry_drop(struct cart_registry *r, const char *name,
                        struct cart_err *err) CART_MUST_USE;
@@ -37,9 +42,10 @@ typedef void cart_registry_report_fn(void *ctx, const char *name, const char *wa
 
 /* Makes the cartridges that came from this directory those that are in it now:
  * NAME.cartridge.safetensors or NAME.safetensors, regular files (a symbolic link counts as what it
- * leads to). Files that did not change (device, inode, size, times) are kept as they are, names
- * that came by cart_registry_add win over files, and a file that is refused leaves the cartridge
- * that had its name in place. Not recursive. CART_ESYS: the directory cannot be read. */
+ * leads to), and those that cart_registry_add_file gave another name, as long as their files are
+ * there. Files that did not change (device, inode, size, times) are kept as they are, names that
+ * were given win over those of files, what cart_registry_add opened by its path stays as it is, and
+ * a file that is refused leaves the cartridge that had its name in place. Not recursive. CART_ESYS: the directory cannot be read. */
 int cart_registry_load(struct cart_registry *r, const char *dir, cart_registry_report_fn *report,
                        void *ctx, struct cart_err *err) CART_MUST_USE;
 

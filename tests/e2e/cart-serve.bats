@@ -52,7 +52,7 @@ content() { jq -r '.choices[0].message.content'; }
 @test "--dry-run says what it would take and listens on nothing" {
     make_cartridges
     cart-serve --dry-run --port 1 -c one=one.safetensors 2>err
-    cart_has err '1 cartridges'
+    cart_has err '1 cartridge ('
     cart_has err 'memory beside the model'
 }
 
@@ -134,6 +134,56 @@ content() { jq -r '.choices[0].message.content'; }
     cart_equal "$(status_of get /v1/cartridges/again -X DELETE)" 404
     cart_equal "$(post /v1/cartridges '{"name":"x","file":"../one.safetensors"}' | jq -r .error.param)" file
     cart_equal "$(status_of post /v1/cartridges '{"name":"none"}')" 404
+    serve_end
+}
+
+@test "what was loaded by request follows its file, what -c named stays" {
+    make_cartridges
+    mkdir store
+    cp one.safetensors store/a.safetensors
+    cp one.safetensors fixed.safetensors
+    serve_start -d store/ -c fixed=fixed.safetensors
+    rows() { get /v1/cartridges | jq -c '[.data[] | [.id, .p]]'; }
+    post /v1/cartridges '{"name":"other","file":"a.safetensors"}' > /dev/null
+    post /v1/cartridges '{"name":"a"}' > /dev/null
+    cart_equal '[["a",12],["fixed",12],["other",12]]' "$(rows)"
+    # Replaced as tools replace files, by a rename.
+    cp two.safetensors store/.new
+    mv store/.new store/a.safetensors
+    cp two.safetensors fixed.new
+    mv fixed.new fixed.safetensors
+    post /v1/cartridges/reload '{}' > /dev/null
+    cart_equal '[["a",20],["fixed",12],["other",20]]' "$(rows)"
+    # A given name keeps its file, even where another file has that name.
+    cp one.safetensors store/other.safetensors
+    post /v1/cartridges/reload '{}' > /dev/null
+    cart_equal '[["a",20],["fixed",12],["other",20]]' "$(rows)"
+    # A damaged file leaves the cartridge that had its name.
+    echo nonsense > store/.new
+    mv store/.new store/a.safetensors
+    post /v1/cartridges/reload '{}' > /dev/null
+    cart_equal '[["a",20],["fixed",12],["other",20]]' "$(rows)"
+    cart_has serve.log 'cartridge other: not loaded: store/a.safetensors'
+    rm store/a.safetensors
+    post /v1/cartridges/reload '{}' > /dev/null
+    cart_equal '[["fixed",12],["other",12]]' "$(rows)"
+    mv store gone
+    cart_equal cannot_read "$(post /v1/cartridges/reload '{}' | jq -r .error.code)"
+    cart_equal '[["fixed",12],["other",12]]' "$(rows)"
+    cart_has serve.log 'store/: No such file'
+    serve_end
+}
+
+@test "a slash more at the end or between changes no path" {
+    serve_start
+    cart_equal '["m"]' "$(get /v1/models/ | jq -c '[.data[].id]')"
+    cart_equal '"m"' "$(get /v1//models/m/ | jq .id)"
+    cart_equal '{"status":"ok"}' "$(get //health//)"
+    cart_equal '"chat.completion"' "$(post //v1/chat/completions/ "{$HELLO,\"max_tokens\":1}" | jq .object)"
+    cart_equal 405 "$(status_of post /v1/models/ '{}')"
+    cart_equal 404 "$(status_of get /v1/models/m/n)"
+    cart_equal 404 "$(status_of get /v1/nothing/)"
+    get / | grep -q '<html'
     serve_end
 }
 
