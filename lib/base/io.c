@@ -234,9 +234,11 @@ int cart_io_claim(int *fd, const char *path, struct cart_err *err)
             r = cart_err_sys(err, "%s", path);
         if (r == 0 && !S_ISREG(have.st_mode))
             r = cart_err_set(err, CART_EUSAGE, "%s: expected a regular file or none", path);
+        bool there = r == 0 && stat(path, &named) == 0;
+        if (r == 0 && !there && errno != ENOENT)
+            r = cart_err_sys(err, "%s", path);
         /* Whoever had it may have renamed it meanwhile: then the name is of another file, or none. */
-        if (r == 0 && stat(path, &named) == 0 && named.st_dev == have.st_dev &&
-            named.st_ino == have.st_ino) {
+        if (there && named.st_dev == have.st_dev && named.st_ino == have.st_ino) {
             *fd = f;
             return 0;
         }
@@ -278,19 +280,41 @@ static char *temporary_name(const char *path, unsigned n)
 
 /* A file that vanishes with the process unless it is linked, so that not even SIGKILL leaves
  * litter. */
-static int open_unnamed(const char *path)
+static int open_unnamed(const char *dir)
 {
-    char *dir = parent_of(path);
-    int fd = -1;
-    if (dir && access("/proc/self/fd", X_OK) == 0)
-        fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
-    free(dir);
-    return fd;
+    if (access("/proc/self/fd", X_OK) != 0)
+        return -1;
+    return open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
+}
+
+int cart_io_scratch(int *out, const char *dir, struct cart_err *err)
+{
+    struct cart_buf path = CART_BUF_INIT;
+    int r = 0, fd = open_unnamed(dir);
+    if (fd < 0 && (r = cart_buf_addf(&path, err, "%s/cart-spool", dir)) == 0) {
+        char *name = temporary_name(path.data, 0);
+        if (!name)
+            r = cart_err_memory(err, dir, 0);
+        else if ((fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) < 0 ||
+                 unlink(name) < 0)
+            r = cart_err_sys(err, "%s", name);
+        free(name);
+    }
+    cart_buf_release(&path);
+    if (r == 0)
+        *out = fd;
+    else if (fd >= 0)
+        close(fd);
+    return r;
 }
 
 static int open_beside(struct cart_output *o, struct cart_err *err)
 {
-    int fd = open_unnamed(o->path);
+    char *dir = parent_of(o->path);
+    int fd = dir ? open_unnamed(dir) : -1;
+    free(dir);
+    if (!dir)
+        return cart_err_memory(err, o->path, 0);
     o->unnamed = fd >= 0;
     for (unsigned n = 0;; n++) {
         o->tmp_path = temporary_name(o->path, n);
@@ -363,11 +387,17 @@ int cart_output_open(struct cart_output *out, const char *path, bool text, struc
     return 0;
 }
 
-/* Gives the nameless file its temporary name. */
+/* Gives the nameless file its final name, if that is free, so that there is no moment at which a
+ * killed process leaves another; else its temporary name. */
 static int link_unnamed(struct cart_output *out, struct cart_err *err)
 {
     char from[64];
     snprintf(from, sizeof from, "/proc/self/fd/%d", out->fd);
+    if (linkat(AT_FDCWD, from, AT_FDCWD, out->path, AT_SYMLINK_FOLLOW) == 0) {
+        free(out->tmp_path);
+        out->tmp_path = NULL;
+        return 0;
+    }
     for (unsigned n = 1; linkat(AT_FDCWD, from, AT_FDCWD, out->tmp_path, AT_SYMLINK_FOLLOW) < 0;
          n++) {
         if (errno != EEXIST || n == 1000)
@@ -402,7 +432,7 @@ int cart_output_commit(struct cart_output *out, struct cart_err *err)
         if (close(fd) < 0)
             r = cart_err_sys(err, "%s: closing", out->path);
     }
-    if (r == 0 && rename(out->tmp_path, out->path) < 0)
+    if (r == 0 && out->tmp_path && rename(out->tmp_path, out->path) < 0)
         r = cart_err_sys(err, "%s: renaming", out->path);
     if (r == 0) {
         free(out->tmp_path);

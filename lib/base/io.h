@@ -28,8 +28,9 @@ int cart_map_open(struct cart_map *map, const char *path, struct cart_err *err) 
 void cart_map_release(struct cart_map *map);
 
 /* An output that appears whole or not at all: a file without a name in the directory of path where
- * the system has such (else a temporary file beside it), then fsync, rename, fsync of the
- * directory. A symbolic link is followed; an existing file keeps its permission bits. path NULL or
+ * the system has such (else a temporary file beside it), then fsync, a link where the name is free
+ * (else a rename), fsync of the directory. A process that is killed between link and rename leaves
+ * .NAME.PID-N.tmp. A symbolic link is followed; an existing file keeps its permission bits. path NULL or
  * "-" is standard output, and a device or FIFO that exists under path is one too: written directly
  * (refused when it is a terminal, unless text). A directory is CART_EUSAGE. */
 struct cart_output {
@@ -62,6 +63,9 @@ int cart_io_claim(int *fd, const char *path, struct cart_err *err) CART_MUST_USE
 /* The same of a file that is open already, before it is renamed to a claimed name: the claim goes on
  * without a gap. */
 int cart_io_claim_fd(int fd, const char *name, struct cart_err *err) CART_MUST_USE;
+
+/* A file without a name in the folder dir, to be written and read; it goes with its descriptor. */
+int cart_io_scratch(int *out, const char *dir, struct cart_err *err) CART_MUST_USE;
 
 /* fsync and rename of a file that the caller wrote under from, then fsync of the directory.
  * CART_EUSAGE if there is something else than a regular file under to, which stays. */

@@ -36,18 +36,6 @@ struct cart_feed {
     uint64_t order_epoch;
 };
 
-static int spool_open(struct cart_feed *f, const char *dir, struct cart_err *err)
-{
-    struct cart_buf name = CART_BUF_INIT;
-    int r = cart_buf_addf(&name, err, "%s/.cart-spool-XXXXXX", dir);
-    if (r == 0 && (f->spool = mkstemp(name.data)) < 0)
-        r = cart_err_sys(err, "%s", name.data);
-    else if (r == 0)
-        (void)unlink(name.data);
-    cart_buf_release(&name);
-    return r;
-}
-
 static int spool_add(struct cart_feed *f, const struct cart_record *rec, struct cart_err *err)
 {
     int r = cart_array_reserve(&f->entries, &f->entries_cap, f->n + 1, sizeof *f->entries, err);
@@ -71,8 +59,10 @@ static int spool_read(struct cart_feed *f, size_t i, struct cart_conversation *c
             pread(f->spool, f->payload.data + done, e.size - done, (off_t)(e.offset + done));
         if (got < 0 && errno == EINTR)
             continue;
-        if (got <= 0)
+        if (got < 0)
             return cart_err_sys(err, "spool file");
+        if (got == 0)
+            return cart_err_set(err, CART_ESYS, "spool file: ends early");
         done += (size_t)got;
     }
     struct cart_record rec = {"TARG", false, f->payload.data, e.size};
@@ -157,7 +147,7 @@ int cart_feed_open(struct cart_feed **out, const char *path, const struct cart_m
     f->seed = opt->seed;
     f->hash = cart_hash_new();
     int r = f->hash ? 0 : cart_err_memory(err, "digest", 0);
-    if (r < 0 || (r = spool_open(f, opt->spool_dir, err)) < 0 ||
+    if (r < 0 || (r = cart_io_scratch(&f->spool, opt->spool_dir, err)) < 0 ||
         (r = cart_stream_open(&f->in, path, "targets", err)) < 0 ||
         (r = cart_fingerprints_check(m, json_object_get(cart_stream_head(f->in), "model"),
                                      opt->allow_other_weights, cart_stream_name(f->in), err)) < 0 ||

@@ -12,6 +12,7 @@ struct cart_metrics {
     struct cart_output out; /* of a device or FIFO, which has no FILE.part */
     struct cart_buf part;   /* FILE.part */
     struct cart_buf lines;
+    size_t written;               /* bytes of lines that the file has */
     struct cart_stream_writer *w; /* NULL for JSON lines */
     int fd;                       /* out's, or of FILE.part */
 };
@@ -38,22 +39,6 @@ static int emit(struct cart_metrics *m, const char *line, size_t n, struct cart_
         r = cart_stream_write(m->w, "METR", payload.data, payload.len, err);
     json_decref(fields);
     cart_buf_release(&payload);
-    return r;
-}
-
-/* Takes over the lines of an earlier run. */
-static int replay(struct cart_metrics *m, const char *lines, size_t n, struct cart_err *err)
-{
-    int r = cart_buf_add(&m->lines, lines, n, err);
-    for (size_t at = 0; at < n && r == 0;) {
-        const char *end = memchr(lines + at, '\n', n - at);
-        if (!end)
-            return cart_err_set(err, CART_EFORMAT,
-                                "metrics of the saved state: a line without end");
-        size_t length = (size_t)(end - (lines + at)) + 1;
-        r = emit(m, lines + at, length, err);
-        at += length;
-    }
     return r;
 }
 
@@ -88,9 +73,10 @@ int cart_metrics_open(struct cart_metrics **out, const char *path, const json_t 
         return cart_err_memory(err, "metrics", sizeof *m);
     m->fd = -1;
     int r = path ? open_file(m, path, head, err) : 0;
-    if (r == 0 && n > 0)
-        r = replay(m, lines, n, err);
-    if (r < 0) {
+    if (r == 0 && n > 0 && lines[n - 1] != '\n')
+        r = cart_err_set(err, CART_EFORMAT, "metrics of the saved state: a line without end");
+    if (r < 0 || (n > 0 && (r = cart_buf_add(&m->lines, lines, n, err)) < 0) ||
+        (r = cart_metrics_flush(m, err)) < 0) {
         cart_metrics_close(m);
         return r;
     }
@@ -108,7 +94,20 @@ int cart_metrics_add(struct cart_metrics *m, const json_t *fields, struct cart_e
         m->lines.len = at;
         return r;
     }
-    return emit(m, m->lines.data + at, m->lines.len - at, err);
+    return 0;
+}
+
+int cart_metrics_flush(struct cart_metrics *m, struct cart_err *err)
+{
+    int r = 0;
+    while (m->written < m->lines.len && r == 0) {
+        const char *line = m->lines.data + m->written;
+        const char *end = memchr(line, '\n', m->lines.len - m->written);
+        size_t n = (size_t)(end - line) + 1;
+        if ((r = emit(m, line, n, err)) == 0)
+            m->written += n;
+    }
+    return r;
 }
 
 const struct cart_buf *cart_metrics_lines(const struct cart_metrics *m)

@@ -15,9 +15,13 @@ struct cart_metrics;
  * (borrowed for the call). lines: JSON lines of an earlier run to begin with, or NULL. */
 int cart_metrics_open(struct cart_metrics **out, const char *path, const json_t *head,
                       const char *lines, size_t n, struct cart_err *err) CART_MUST_USE;
-/* A line that could not be written is kept all the same: a run that goes on writes it. */
+/* Keeps a line, so that nothing but its writing can still fail: a step whose line there is no
+ * memory for is not made. */
 int cart_metrics_add(struct cart_metrics *m, const json_t *fields,
                      struct cart_err *err) CART_MUST_USE;
+/* Writes the lines kept since. One that could not be written stays kept: a run that goes on writes
+ * it. */
+int cart_metrics_flush(struct cart_metrics *m, struct cart_err *err) CART_MUST_USE;
 const struct cart_buf *cart_metrics_lines(const struct cart_metrics *m); /* borrowed */
 
 /* Publishes FILE. Afterwards m is good for its lines and cart_metrics_close. */

@@ -12,6 +12,7 @@
 #include "study/train_state.h"
 
 #include <fcntl.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,7 +222,8 @@ static int evaluate(struct run *t, struct cart_err *err)
         return r < 0 ? cart_err_wrap(err, r, "held-out conversations") : r;
     struct cart_train_report report = report_of(t, t->sums, n);
     t->watch->evaluation(t->watch->ctx, &report);
-    return add_metrics(t, "held-out", &report, err);
+    r = add_metrics(t, "held-out", &report, err);
+    return r < 0 ? r : cart_metrics_flush(t->metrics, err);
 }
 
 static int read_group(struct run *t, struct cart_err *err)
@@ -241,15 +243,18 @@ static int train_step(struct run *t, struct cart_err *err)
     int r = cart_distiller_run(t->distiller, &t->init.rows, t->group, n, t->sums, t->pool, err);
     if (r < 0)
         return cart_err_wrap(err, r, "step %llu", (unsigned long long)t->step + 1);
-    t->step++;
     struct cart_train_report report = report_of(t, t->sums, n);
     struct cart_distill_sums sum = {0};
     cart_target_sum(&sum, t->sums, n);
     double per = t->opt->token_norm ? (double)sum.rows : (double)sum.entries;
-    report.lr = cart_schedule_lr(&t->schedule, t->step);
+    report.step = t->step + 1;
+    report.lr = cart_schedule_lr(&t->schedule, report.step);
+    if ((r = add_metrics(t, "train", &report, err)) < 0)
+        return r;
+    t->step++;
     cart_trainable_step(&t->init.rows, t->step, report.lr, per > 0 ? 1.0 / per : 0.0, t->pool);
     t->watch->step(t->watch->ctx, &report);
-    return add_metrics(t, "train", &report, err);
+    return cart_metrics_flush(t->metrics, err);
 }
 
 static bool every(uint64_t step, uint64_t n)
@@ -491,7 +496,7 @@ static int calibrate(struct run *t, struct cart_train_plan *p, struct cart_err *
     return r;
 }
 
-/* The cartridge first; only then may what it could be remade from go. */
+/* The cartridge first; only then may what it could be remade from go, the state last. */
 static int publish(struct run *t, struct cart_err *err)
 {
     int r = save_cartridge(t, t->opt->output, true, err);
@@ -499,8 +504,10 @@ static int publish(struct run *t, struct cart_err *err)
         return r;
     if ((r = cart_metrics_finish(t->metrics, err)) < 0 || !t->saves)
         return r;
-    (void)unlink(t->state_path.data);
-    (void)unlink(t->part_path.data);
+    const char *done[] = {t->part_path.data, t->state_path.data};
+    for (size_t i = 0; i < CART_COUNTOF(done); i++)
+        if (unlink(done[i]) < 0 && errno != ENOENT)
+            return cart_err_sys(err, "%s: removing", done[i]);
     /* From here on the name may be another run's. */
     (void)close(t->claim);
     t->claim = -1;
