@@ -140,7 +140,7 @@ struct tensor {
 static size_t tensors_of(const struct gguf_shape *s, struct tensor *t)
 {
     size_t n = 0, q = s->H * s->DH, k = s->HK * s->DH;
-    bool norms = strcmp(s->arch, "qwen3") == 0;
+    bool norms = strcmp(s->arch, "qwen3") == 0, biases = strcmp(s->arch, "qwen2") == 0;
     t[n++] = (struct tensor){"token_embd.weight", s->D, s->V, s->dtype};
     t[n++] = (struct tensor){"output_norm.weight", s->D, 1, CART_F32};
     if (!s->tied)
@@ -150,17 +150,28 @@ static size_t tensors_of(const struct gguf_shape *s, struct tensor *t)
             const char *name;
             size_t K, N;
             int dtype;
-        } rows[] = {{"attn_norm", s->D, 1, CART_F32},   {"attn_q", s->D, q, s->dtype},
-                    {"attn_k", s->D, k, s->dtype},      {"attn_v", s->D, k, s->dtype},
-                    {"attn_output", q, s->D, s->dtype}, {"ffn_norm", s->D, 1, CART_F32},
-                    {"ffn_gate", s->D, s->F, s->dtype}, {"ffn_up", s->D, s->F, s->dtype},
-                    {"ffn_down", s->F, s->D, s->dtype}, {"attn_q_norm", s->DH, 1, CART_F32},
-                    {"attn_k_norm", s->DH, 1, CART_F32}};
-        for (size_t i = 0; i < CART_COUNTOF(rows) - (norms ? 0 : 2); i++, n++) {
-            snprintf(t[n].name, sizeof t[n].name, "blk.%zu.%s.weight", l, rows[i].name);
+            bool here;
+        } rows[] = {{"attn_norm.weight", s->D, 1, CART_F32, true},
+                    {"attn_q.weight", s->D, q, s->dtype, true},
+                    {"attn_k.weight", s->D, k, s->dtype, true},
+                    {"attn_v.weight", s->D, k, s->dtype, true},
+                    {"attn_output.weight", q, s->D, s->dtype, true},
+                    {"ffn_norm.weight", s->D, 1, CART_F32, true},
+                    {"ffn_gate.weight", s->D, s->F, s->dtype, true},
+                    {"ffn_up.weight", s->D, s->F, s->dtype, true},
+                    {"ffn_down.weight", s->F, s->D, s->dtype, true},
+                    {"attn_q_norm.weight", s->DH, 1, CART_F32, norms},
+                    {"attn_k_norm.weight", s->DH, 1, CART_F32, norms},
+                    {"attn_q.bias", q, 1, CART_F32, biases},
+                    {"attn_k.bias", k, 1, CART_F32, biases},
+                    {"attn_v.bias", k, 1, CART_F32, biases}};
+        for (size_t i = 0; i < CART_COUNTOF(rows); i++) {
+            if (!rows[i].here)
+                continue;
+            snprintf(t[n].name, sizeof t[n].name, "blk.%zu.%s", l, rows[i].name);
             t[n].K = rows[i].K;
             t[n].N = rows[i].N;
-            t[n].dtype = rows[i].dtype;
+            t[n++].dtype = rows[i].dtype;
         }
     }
     return n;
@@ -193,19 +204,24 @@ static void random_block(int dtype, unsigned char *b, size_t bytes, uint64_t r)
             uint16_t h = cart_f16_from_f32((j ? -1e-3f : 1e-3f) / (bytes > 100 ? 32.0f : 4.0f));
             memcpy(b + scales[i].at[j], &h, sizeof h);
         }
+    if (dtype == CART_MXFP4)
+        b[0] = (unsigned char)(118 + b[0] % 4); /* the scale is 2^(b[0] - 127) */
 }
 
 static void tensor_data(struct out *o, const struct tensor *t, uint64_t seed, size_t index)
 {
     const struct cart_dtype_info *d = cart_dtype_info(t->dtype);
     size_t row = t->K / d->block * d->bytes;
+    bool norm = strstr(t->name, "norm") != NULL;
     unsigned char *buf = malloc(row);
     for (size_t n = 0; n < t->N; n++) {
         uint64_t r = ((uint64_t)cart_rng_u32(seed, index, CART_RNG_TEST, (uint32_t)n) << 32) | n;
         for (size_t i = 0; i < t->K / d->block; i++) {
             unsigned char *b = buf + i * d->bytes;
             r = r * 6364136223846793005u + 1442695040888963407u;
-            float x = t->N == 1 ? 1.0f : ((float)(int32_t)(r >> 32)) * 0x1p-31f * 0.05f;
+            float x = (float)(int32_t)(r >> 32) * 0x1p-31f * 0.05f;
+            if (norm)
+                x = 1.0f + 4.0f * x;
             uint16_t h = t->dtype == CART_F16 ? cart_f16_from_f32(x) : cart_bf16_from_f32(x);
             if (t->dtype == CART_F32)
                 memcpy(b, &x, sizeof x);
@@ -229,7 +245,7 @@ static void pad(struct out *o)
 void gguf_write_model(const char *path, const struct gguf_shape *s)
 {
     struct out o = {fopen(path, "wb"), path, 0};
-    struct tensor *t = calloc(3 + 11 * s->L, sizeof *t);
+    struct tensor *t = calloc(3 + 14 * s->L, sizeof *t);
     if (!o.f || !t) {
         perror(path);
         exit(5);

@@ -1,0 +1,208 @@
+/* Not one bit moves: everything that a model computes (helper/exact.h), over weight formats,
+ * families, CPU paths, threads, widths, splits of the prefill, packing and recomputation, equals
+ * the plainest run of the same file: generic, one thread, one stream, whole prompts, no packing, no
+ * recomputation. One TAP line for each combination.
+ *
+ *   test_exact        combinations in which every pair of two settings occurs
+ *   test_exact full   these, and all of CPU x threads x widths x splits on a file of each format */
+#include "base/cpu.h"
+#include "helper/exact.h"
+#include "helper/gguf_write.h"
+#include "helper/weights.h"
+#include "model/model.h"
+#include "tensor/attention.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { FORMAT, FAMILY, CPU, THREADS, WIDTH, SPLIT, PACK, RECOMPUTE, SETTINGS };
+
+static const char *const families[] = {"llama", "qwen2", "qwen3"};
+static const char *const cpus[] = {"generic", "avx2", "avx512", "baseline"};
+static const size_t threads[] = {1, 2, 3};
+static const size_t widths[] = {1, 2, 5, 16};
+static const size_t splits[] = {0, 1, 7, 64};
+
+/* The baseline, generic without FMA instructions, is slow: only the full list has it. */
+#define QUICK_CPUS ((size_t)3)
+static size_t levels[SETTINGS] = {
+    TEST_DTYPES,          CART_COUNTOF(families), QUICK_CPUS, CART_COUNTOF(threads),
+    CART_COUNTOF(widths), CART_COUNTOF(splits),   2,          2};
+#define MOST_LEVELS ((size_t)TEST_DTYPES)
+
+typedef size_t combination[SETTINGS];
+
+/* ---- the list ---- */
+
+/* seen[a][x][b][y]: setting a at level x has met setting b at level y. */
+static bool seen[SETTINGS][MOST_LEVELS][SETTINGS][MOST_LEVELS];
+
+static void mark(const combination c)
+{
+    for (size_t a = 0; a < SETTINGS; a++)
+        for (size_t b = 0; b < SETTINGS; b++)
+            seen[a][c[a]][b][c[b]] = true;
+}
+
+static bool first_unseen(size_t *a, size_t *x, size_t *b, size_t *y)
+{
+    for (*a = 0; *a < SETTINGS; ++*a)
+        for (*x = 0; *x < levels[*a]; ++*x)
+            for (*b = *a + 1; *b < SETTINGS; ++*b)
+                for (*y = 0; *y < levels[*b]; ++*y)
+                    if (!seen[*a][*x][*b][*y])
+                        return true;
+    return false;
+}
+
+/* Combination n of a list in which every pair occurs: it begins with a pair that has not, and every
+ * other setting takes the level that meets most of what it has not met, another in turn where several
+ * do. */
+static bool next_pairwise(combination c, size_t n)
+{
+    size_t a, x, b, y;
+
+    if (!first_unseen(&a, &x, &b, &y))
+        return false;
+    for (size_t s = 0; s < SETTINGS; s++)
+        c[s] = SIZE_MAX;
+    c[a] = x;
+    c[b] = y;
+    for (size_t s = 0; s < SETTINGS; s++) {
+        size_t best = 0, most = 0;
+        for (size_t i = 0; i < levels[s] && c[s] == SIZE_MAX; i++) {
+            size_t v = (i + n + n / levels[s]) % levels[s], fresh = 1;
+            for (size_t o = 0; o < SETTINGS; o++)
+                fresh += c[o] != SIZE_MAX && !seen[s][v][o][c[o]];
+            if (fresh > most) {
+                most = fresh;
+                best = v;
+            }
+        }
+        c[s] = c[s] == SIZE_MAX ? best : c[s];
+    }
+    mark(c);
+    return true;
+}
+
+/* ---- runs ---- */
+
+/* A file of one format and family, with what its plainest run gives. */
+struct file {
+    struct cart_model *m;
+    size_t rows; /* more than a block of keys; of some files in the full list more than a span */
+    struct exact_result want;
+};
+
+static struct file files[TEST_DTYPES][CART_COUNTOF(families)];
+static char folder[] = "/tmp/cart-exact-XXXXXX";
+static size_t done, wrong, left_out;
+static bool full;
+
+static bool set_cpu(const char *name)
+{
+    return setenv("CART_CPU", name, 1) == 0 && cart_cpu_init(NULL) == 0;
+}
+
+static struct file *file_of(const combination c)
+{
+    static const struct exact_way plainest = {.threads = 1, .width = 1};
+    static const struct cart_model_options options = {.profile = "chatml"};
+    struct file *f = &files[c[FORMAT]][c[FAMILY]];
+    int dtype = test_dtypes[c[FORMAT]];
+    bool wide = cart_dtype_info(dtype)->block == 256;
+    struct gguf_shape s = {
+        families[c[FAMILY]], 2,        96, 6, 2, 16, 160, 301, 1024, 10000, dtype,
+        c[FORMAT] % 2 == 0,  c[FORMAT]};
+    struct cart_err err = {0};
+    char path[64];
+
+    if (f->m != NULL)
+        return f;
+    if (wide) { /* a row is whole blocks */
+        s.D = s.F = 256;
+        s.H = 8;
+        s.DH = 32;
+    }
+    snprintf(path, sizeof path, "%s/model.gguf", folder);
+    gguf_write_model(path, &s);
+    if (!set_cpu(cpus[0]) || cart_model_open(&f->m, path, &options, &err) < 0) {
+        printf("Bail out! %s\n", err.msg);
+        exit(2);
+    }
+    unlink(path);
+    f->rows = full && c[FORMAT] % 4 == 3 ? CART_ATTN_SPAN + 27 : CART_ATTN_BLOCK + 3;
+    exact_run(&f->want, f->m, f->rows, &plainest);
+    return f;
+}
+
+static void check(const combination c)
+{
+    const struct exact_way way = {threads[c[THREADS]], widths[c[WIDTH]], splits[c[SPLIT]],
+                                  c[PACK] == 1, c[RECOMPUTE] == 1};
+    const struct file *f = file_of(c);
+    struct exact_result got;
+    char name[160];
+
+    snprintf(name, sizeof name, "%s %s, %s -j %zu, %zu wide, split %zu%s%s",
+             cart_dtype_info(test_dtypes[c[FORMAT]])->name, families[c[FAMILY]], cpus[c[CPU]],
+             way.threads, way.width, way.split, way.pack ? ", packed" : "",
+             way.recompute ? ", recomputed" : "");
+    if (!set_cpu(cpus[c[CPU]])) {
+        left_out++;
+        printf("ok %zu - %s # SKIP machine: no %s\n", ++done, name, cpus[c[CPU]]);
+        return;
+    }
+    exact_run(&got, f->m, f->rows, &way);
+    bool same = memcmp(&got, &f->want, sizeof got) == 0;
+    wrong += !same;
+    printf("%s %zu - %s\n", same ? "ok" : "not ok", ++done, name);
+    for (size_t i = 0; i < EXACT_PARTS; i++)
+        if (memcmp(got.digest[i], f->want.digest[i], sizeof got.digest[i]) != 0)
+            printf("# not the bytes of the plainest run: %s\n", exact_part_names[i]);
+    fflush(stdout);
+}
+
+/* All of CPU x threads x widths x splits; families, packing and recomputation take turns. */
+static void check_product(size_t format)
+{
+    size_t i = 0;
+
+    for (size_t cpu = 0; cpu < QUICK_CPUS; cpu++)
+        for (size_t j = 0; j < CART_COUNTOF(threads); j++)
+            for (size_t w = 0; w < CART_COUNTOF(widths); w++)
+                for (size_t s = 0; s < CART_COUNTOF(splits); s++, i++)
+                    check((combination){format, format % CART_COUNTOF(families), cpu, j, w, s,
+                                        (i + j) % 2, (i / 2 + w) % 2});
+}
+
+int main(int argc, char **argv)
+{
+    full = argc > 1 && strcmp(argv[1], "full") == 0;
+
+    /* The sanitizers look at memory, which needs no more than a sample of the sample. */
+    size_t stride = getenv("CART_SANITIZED") != NULL && !full ? 8 : 1;
+    combination c;
+    size_t n = 0;
+
+    if (!mkdtemp(folder)) {
+        perror(folder);
+        return 5;
+    }
+    if (full)
+        levels[CPU] = CART_COUNTOF(cpus);
+    for (; next_pairwise(c, n); n++)
+        if (n % stride == 0)
+            check(c);
+    for (size_t format = 0; format < TEST_DTYPES && full; format++)
+        check_product(format);
+    printf("1..%zu\n", done);
+    printf("# %zu combinations, %zu left out, %zu differ\n", done, left_out, wrong);
+    for (size_t i = 0; i < TEST_DTYPES; i++)
+        for (size_t k = 0; k < CART_COUNTOF(families); k++)
+            cart_model_close(files[i][k].m);
+    rmdir(folder);
+    return wrong > 0;
+}
