@@ -84,14 +84,16 @@ static int decode(struct side *s, const struct cart_model *m, size_t T, size_t s
  * mapping stays. */
 static int save_and_map(struct cart_cartridge **out, const struct cart_model *m,
                         const struct cart_corpus *corpus, const struct cart_equiv_options *opt,
-                        struct cart_pool *pool, struct cart_err *err)
+                        const uint32_t *ids, bool in_turn, struct cart_pool *pool,
+                        struct cart_err *err)
 {
     struct cart_init init = {.recipe = NULL};
     struct cart_init_options io = {"corpus", opt->p, opt->p > 1 ? 1 : 0, 0, false};
     struct cart_buf path = CART_BUF_INIT;
     json_t *metadata = NULL;
     char *folder = NULL;
-    int r = cart_init_make(&init, m, &io, corpus, pool, NULL, 0, err);
+    int r = in_turn ? cart_init_make(&init, m, &io, corpus, pool, NULL, 0, err)
+                    : cart_init_of_ids(&init, m, ids, opt->p, io.frozen, pool, err);
     if (r < 0)
         return r;
     if ((r = cart_init_describe(&metadata, m, corpus, opt->p, io.frozen, 0, init.recipe, NULL,
@@ -166,7 +168,7 @@ static int compare(struct cart_equiv_result *out, const struct cart_model *m, co
 
 static int run_sides(struct cart_equiv_result *out, const struct cart_model *m,
                      const struct cart_corpus *corpus, const struct cart_equiv_options *opt,
-                     const struct cart_ids *ids, size_t T, struct cart_pool *pool,
+                     const struct cart_ids *ids, size_t T, bool in_turn, struct cart_pool *pool,
                      struct cart_err *err)
 {
     struct side plain = {.ws = NULL}, behind = {.ws = NULL};
@@ -181,7 +183,7 @@ static int run_sides(struct cart_equiv_result *out, const struct cart_model *m,
     if ((r = feed(&plain, m, ids->data, ids->n, T, plain.hidden, pool, err)) < 0 ||
         (r = decode(&plain, m, T, opt->steps, logits, pool, err)) < 0)
         goto out;
-    if ((r = save_and_map(&c, m, corpus, opt, pool, err)) < 0)
+    if ((r = save_and_map(&c, m, corpus, opt, ids->data, in_turn, pool, err)) < 0)
         goto out;
     behind.kv.n_parts = cart_cartridge_parts((const struct cart_cartridge *const *)&c, 1, parts);
     behind.kv.parts = parts;
@@ -211,12 +213,18 @@ int cart_equiv_run(struct cart_equiv_result *out, const struct cart_model *m,
     if (!tokens)
         return cart_err_memory(err, "corpus tokens", corpus->tokens * sizeof *tokens);
     cart_corpus_copy(corpus, 0, corpus->tokens, tokens);
-    if ((r = cart_init_ids(&ids, chat, tokens, corpus->tokens, opt->p, false, err)) < 0)
-        goto out;
     size_t n_open, n_close;
     cart_chat_system_open(chat, &n_open);
     cart_chat_turn_close(chat, &n_close);
-    size_t used = opt->p - n_open - n_close, left = corpus->tokens - used;
+    bool in_turn = opt->p > n_open + n_close;
+    size_t used = in_turn ? opt->p - n_open - n_close : opt->p;
+    if (in_turn)
+        r = cart_init_ids(&ids, chat, tokens, corpus->tokens, opt->p, false, err);
+    else
+        r = cart_ids_add(&ids, tokens, used < corpus->tokens ? used : corpus->tokens, err);
+    if (r < 0)
+        goto out;
+    size_t left = used < corpus->tokens ? corpus->tokens - used : 0;
     size_t T = left < opt->suffix_max ? left : opt->suffix_max;
     if (T == 0)
         r = cart_err_set(err, CART_EUSAGE,
@@ -228,7 +236,7 @@ int cart_equiv_run(struct cart_equiv_result *out, const struct cart_model *m,
             "%zu rows, %zu suffix tokens and %zu steps exceed the model's context of %zu", opt->p,
             T, opt->steps, m->context);
     if (r == 0 && (r = cart_ids_add(&ids, tokens + used, T, err)) == 0)
-        r = run_sides(out, m, corpus, opt, &ids, T, pool, err);
+        r = run_sides(out, m, corpus, opt, &ids, T, in_turn, pool, err);
 out:
     cart_ids_release(&ids);
     free(tokens);

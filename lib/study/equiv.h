@@ -9,7 +9,9 @@
 #include "study/corpus.h"
 
 struct cart_equiv_options {
-    size_t p;          /* rows: the corpus opening in its system turn, as --init corpus */
+    /* Rows: the corpus opening in its system turn, as --init corpus; where p has no room for the
+     * turn, the first p tokens of the corpus without it. */
+    size_t p;
     size_t suffix_max; /* corpus tokens after it, as many as there are up to this */
     size_t steps;      /* greedy tokens of each side */
     const char *dir;   /* where the cartridge is saved for the length of the call */

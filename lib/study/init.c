@@ -64,17 +64,17 @@ int cart_init_prefill(struct cart_kv_tail *tail, const struct cart_model *m, con
     return r;
 }
 
-static int set_from_ids(struct cart_trainable *t, const struct cart_model *m,
-                        const struct cart_ids *ids, struct cart_pool *pool, struct cart_err *err)
+static int set_from_ids(struct cart_trainable *t, const struct cart_model *m, const uint32_t *ids,
+                        size_t n, struct cart_pool *pool, struct cart_err *err)
 {
     struct cart_kv_tail tail;
     struct cart_kv_part part;
-    int r = cart_init_prefill(&tail, m, ids->data, ids->n, pool, err);
+    int r = cart_init_prefill(&tail, m, ids, n, pool, err);
     if (r < 0)
         return r;
     struct cart_kv_layer *layers = calloc(m->L, sizeof *layers);
     if (layers) {
-        cart_kv_part_of_tail(&part, layers, m, &tail, 0, ids->n);
+        cart_kv_part_of_tail(&part, layers, m, &tail, 0, n);
         cart_trainable_set(t, m, &part, 1);
     } else {
         r = cart_err_memory(err, "layers", m->L * sizeof *layers);
@@ -106,7 +106,7 @@ static int rows_of_text(struct cart_init *out, const struct cart_model *m,
     size_t p = choose_p(opt->p, chat, n);
     if ((r = cart_init_ids(&ids, chat, tokens, n, p, spread, err)) == 0 &&
         (r = cart_trainable_init(&out->rows, m, p, opt->frozen, err)) == 0)
-        r = set_from_ids(&out->rows, m, &ids, pool, err);
+        r = set_from_ids(&out->rows, m, ids.data, ids.n, pool, err);
     cart_ids_release(&ids);
     return r;
 }
@@ -309,6 +309,23 @@ void cart_init_release(struct cart_init *i)
     cart_trainable_release(&i->rows);
     json_decref(i->recipe);
     i->recipe = NULL;
+}
+
+int cart_init_of_ids(struct cart_init *out, const struct cart_model *m, const uint32_t *ids,
+                     size_t p, size_t frozen, struct cart_pool *pool, struct cart_err *err)
+{
+    static const struct cart_init_options none = {.p = 0};
+    struct cart_init made = {.recipe = NULL};
+    int r = cart_trainable_init(&made.rows, m, p, frozen, err);
+    if (r == 0 && (r = set_from_ids(&made.rows, m, ids, p, pool, err)) == 0 &&
+        !(made.recipe = recipe_of("ids", &made, &none, "")))
+        r = cart_err_memory(err, "recipe", 0);
+    if (r < 0) {
+        cart_init_release(&made);
+        return r;
+    }
+    *out = made;
+    return 0;
 }
 
 int cart_init_remake(struct cart_init *out, const struct cart_model *m, const json_t *recipe,

@@ -49,6 +49,11 @@ int cart_init_make(struct cart_init *out, const struct cart_model *m,
                    struct cart_err *err) CART_MUST_USE;
 void cart_init_release(struct cart_init *i);
 
+/* Rows of ids [p] as they are, in no turn: a cartridge too small for one, which cart-equiv judges. */
+int cart_init_of_ids(struct cart_init *out, const struct cart_model *m, const uint32_t *ids,
+                     size_t p, size_t frozen, struct cart_pool *pool,
+                     struct cart_err *err) CART_MUST_USE;
+
 /* The same rows again from the recipe of a cartridge; CART_EMATCH where the recipe needs a file. */
 int cart_init_remake(struct cart_init *out, const struct cart_model *m, const json_t *recipe,
                      const struct cart_corpus *corpus, struct cart_pool *pool,

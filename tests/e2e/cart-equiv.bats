@@ -23,11 +23,25 @@ setup() {
         qwen3 qwen3_d256.kmix; do
         cart_tiny $name
         cart-tokenize -q -o t.tokens corpus.txt
-        for p in 31 32 65; do
+        for p in 1 2 31 32 65; do
             cart-equiv -p $p --suffix-max 60 --steps 40 t.tokens > out
             cart_has out 'max |delta logit| = 0, greedy agreement 40/40: equal'
         done
     done
+}
+
+@test "rows that have no room for a system turn are the corpus as it is" {
+    for p in 1 2 10; do
+        cart-equiv -p $p --suffix-max 60 --steps 20 c.tokens > out
+        cart_has out "p $p, suffix 60: max |delta logit| = 0, greedy agreement 20/20: equal"
+    done
+    printf 'ab c' > short.txt
+    cart-tokenize -q -o s.tokens short.txt
+    n=$(cart-view s.tokens | jq 'select(.record == "doc").tokens | length')
+    cart-equiv -p $((n - 1)) --steps 5 s.tokens > out
+    cart_has out ', suffix 1:'
+    cart_must_fail 2 cart-equiv -p "$n" --steps 5 s.tokens 2> err
+    cart_has err "takes all $n tokens"
 }
 
 @test "whatever the threads and the processor" {

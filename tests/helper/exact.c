@@ -14,7 +14,7 @@
 
 #define STREAMS ((size_t)16)
 #define LONGEST ((size_t)70)
-#define DECODED ((size_t)10)
+#define DECODED ((size_t)5)
 #define TALKS ((size_t)6)
 #define TEXT ((size_t)50)
 #define STEPS 3
@@ -123,7 +123,7 @@ static struct stream *make_streams(struct run *x)
     size_t row = 0;
 
     for (size_t i = 0; i < STREAMS; i++) {
-        s[i].n = i % 5 == 2 ? LONGEST - i : 1 + i;
+        s[i].n = i % 8 == 2 ? LONGEST - i : 1 + i % 6;
         s[i].row = row;
         row += s[i].n;
         for (size_t k = 0; k < s[i].n; k++)

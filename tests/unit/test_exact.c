@@ -1,23 +1,25 @@
 /* Not one bit moves: everything that a model computes (helper/exact.h), over weight formats,
  * families, CPU paths, threads, widths, splits of the prefill, packing and recomputation, equals
  * the plainest run of the same file: generic, one thread, one stream, whole prompts, no packing, no
- * recomputation. One TAP line for each combination.
+ * recomputation. The bf16 class has a plainest run of its own. One TAP line for each combination.
  *
  *   test_exact        combinations in which every pair of two settings occurs
- *   test_exact full   these, and all of CPU x threads x widths x splits on a file of each format */
+ *   test_exact full   these, and all of CPU x threads x widths x splits on a file of each format,
+ *                   and of every fourth format in the bf16 class */
 #include "base/cpu.h"
 #include "helper/exact.h"
 #include "helper/gguf_write.h"
 #include "helper/weights.h"
 #include "model/model.h"
 #include "tensor/attention.h"
+#include "tensor/matmul.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { FORMAT, FAMILY, CPU, THREADS, WIDTH, SPLIT, PACK, RECOMPUTE, SETTINGS };
+enum { FORMAT, FAMILY, CPU, THREADS, WIDTH, SPLIT, PACK, RECOMPUTE, PRECISION, SETTINGS };
 
 static const char *const families[] = {"llama", "qwen2", "qwen3"};
 static const char *const cpus[] = {"generic", "avx2", "avx512", "baseline"};
@@ -27,9 +29,15 @@ static const size_t splits[] = {0, 1, 7, 64};
 
 /* The baseline, generic without FMA instructions, is slow: only the full list has it. */
 #define QUICK_CPUS ((size_t)3)
-static size_t levels[SETTINGS] = {
-    TEST_DTYPES,          CART_COUNTOF(families), QUICK_CPUS, CART_COUNTOF(threads),
-    CART_COUNTOF(widths), CART_COUNTOF(splits),   2,          2};
+static size_t levels[SETTINGS] = {TEST_DTYPES,
+                                  CART_COUNTOF(families),
+                                  QUICK_CPUS,
+                                  CART_COUNTOF(threads),
+                                  CART_COUNTOF(widths),
+                                  CART_COUNTOF(splits),
+                                  2,
+                                  2,
+                                  2};
 #define MOST_LEVELS ((size_t)TEST_DTYPES)
 
 typedef size_t combination[SETTINGS];
@@ -93,7 +101,8 @@ static bool next_pairwise(combination c, size_t n)
 struct file {
     struct cart_model *m;
     size_t rows; /* more than a block of keys; of some files in the full list more than a span */
-    struct exact_result want;
+    struct exact_result want[2];
+    bool ready[2]; /* for each precision */
 };
 
 static struct file files[TEST_DTYPES][CART_COUNTOF(families)];
@@ -106,67 +115,94 @@ static bool set_cpu(const char *name)
     return setenv("CART_CPU", name, 1) == 0 && cart_cpu_init(NULL) == 0;
 }
 
-static struct file *file_of(const combination c)
+static void need(int r, const struct cart_err *err)
 {
-    static const struct exact_way plainest = {.threads = 1, .width = 1};
+    if (r < 0) {
+        printf("Bail out! %s\n", err->msg);
+        exit(2);
+    }
+}
+
+static void open_file(struct file *f, const combination c)
+{
     static const struct cart_model_options options = {.profile = "chatml"};
-    struct file *f = &files[c[FORMAT]][c[FAMILY]];
     int dtype = test_dtypes[c[FORMAT]];
-    bool wide = cart_dtype_info(dtype)->block == 256;
-    struct gguf_shape s = {
-        families[c[FAMILY]], 2,        96, 6, 2, 16, 160, 301, 1024, 10000, dtype,
-        c[FORMAT] % 2 == 0,  c[FORMAT]};
+    struct gguf_shape s = {.arch = families[c[FAMILY]],
+                           .L = 2,
+                           .D = 96,
+                           .H = 6,
+                           .HK = 2,
+                           .DH = 16,
+                           .F = 160,
+                           .V = 301,
+                           .context = 1024,
+                           .rope_base = 10000,
+                           .dtype = dtype,
+                           .tied = c[FORMAT] % 2 == 0,
+                           .seed = c[FORMAT]};
     struct cart_err err = {0};
     char path[64];
 
-    if (f->m != NULL)
-        return f;
-    if (wide) { /* a row is whole blocks */
+    if (cart_dtype_info(dtype)->block == 256) { /* a row is whole blocks */
         s.D = s.F = 256;
         s.H = 8;
         s.DH = 32;
     }
     snprintf(path, sizeof path, "%s/model.gguf", folder);
     gguf_write_model(path, &s);
-    if (!set_cpu(cpus[0]) || cart_model_open(&f->m, path, &options, &err) < 0) {
-        printf("Bail out! %s\n", err.msg);
-        exit(2);
-    }
+    need(cart_model_open(&f->m, path, &options, &err), &err);
     unlink(path);
     f->rows = full && c[FORMAT] % 4 == 3 ? CART_ATTN_SPAN + 27 : CART_ATTN_BLOCK + 3;
-    exact_run(&f->want, f->m, f->rows, &plainest);
-    return f;
+}
+
+/* The plainest run of the combination's file. */
+static const struct exact_result *plainest(const combination c)
+{
+    static const struct exact_way way = {.threads = 1, .width = 1};
+    struct file *f = &files[c[FORMAT]][c[FAMILY]];
+    struct cart_err err = {0};
+
+    need(set_cpu("generic") ? 0 : CART_EUSAGE, &err);
+    if (f->m == NULL)
+        open_file(f, c);
+    need(cart_kernels_select(CART_KERNELS_AUTO, (enum cart_precision)c[PRECISION], &err), &err);
+    if (!f->ready[c[PRECISION]])
+        exact_run(&f->want[c[PRECISION]], f->m, f->rows, &way);
+    f->ready[c[PRECISION]] = true;
+    return &f->want[c[PRECISION]];
 }
 
 static void check(const combination c)
 {
     const struct exact_way way = {threads[c[THREADS]], widths[c[WIDTH]], splits[c[SPLIT]],
                                   c[PACK] == 1, c[RECOMPUTE] == 1};
-    const struct file *f = file_of(c);
+    const struct exact_result *want = plainest(c);
+    const struct file *f = &files[c[FORMAT]][c[FAMILY]];
     struct exact_result got;
     char name[160];
 
-    snprintf(name, sizeof name, "%s %s, %s -j %zu, %zu wide, split %zu%s%s",
+    snprintf(name, sizeof name, "%s %s, %s -j %zu, %zu wide, split %zu%s%s%s",
              cart_dtype_info(test_dtypes[c[FORMAT]])->name, families[c[FAMILY]], cpus[c[CPU]],
              way.threads, way.width, way.split, way.pack ? ", packed" : "",
-             way.recompute ? ", recomputed" : "");
+             way.recompute ? ", recomputed" : "",
+             c[PRECISION] == CART_PRECISION_BF16 ? ", bf16" : "");
     if (!set_cpu(cpus[c[CPU]])) {
         left_out++;
         printf("ok %zu - %s # SKIP machine: no %s\n", ++done, name, cpus[c[CPU]]);
         return;
     }
     exact_run(&got, f->m, f->rows, &way);
-    bool same = memcmp(&got, &f->want, sizeof got) == 0;
+    bool same = memcmp(&got, want, sizeof got) == 0;
     wrong += !same;
     printf("%s %zu - %s\n", same ? "ok" : "not ok", ++done, name);
     for (size_t i = 0; i < EXACT_PARTS; i++)
-        if (memcmp(got.digest[i], f->want.digest[i], sizeof got.digest[i]) != 0)
+        if (memcmp(got.digest[i], want->digest[i], sizeof got.digest[i]) != 0)
             printf("# not the bytes of the plainest run: %s\n", exact_part_names[i]);
     fflush(stdout);
 }
 
 /* All of CPU x threads x widths x splits; families, packing and recomputation take turns. */
-static void check_product(size_t format)
+static void check_product(size_t format, size_t precision)
 {
     size_t i = 0;
 
@@ -175,13 +211,12 @@ static void check_product(size_t format)
             for (size_t w = 0; w < CART_COUNTOF(widths); w++)
                 for (size_t s = 0; s < CART_COUNTOF(splits); s++, i++)
                     check((combination){format, format % CART_COUNTOF(families), cpu, j, w, s,
-                                        (i + j) % 2, (i / 2 + w) % 2});
+                                        (i + j) % 2, (i / 2 + w) % 2, precision});
 }
 
 int main(int argc, char **argv)
 {
     full = argc > 1 && strcmp(argv[1], "full") == 0;
-
     /* The sanitizers look at memory, which needs no more than a sample of the sample. */
     size_t stride = getenv("CART_SANITIZED") != NULL && !full ? 8 : 1;
     combination c;
@@ -197,7 +232,9 @@ int main(int argc, char **argv)
         if (n % stride == 0)
             check(c);
     for (size_t format = 0; format < TEST_DTYPES && full; format++)
-        check_product(format);
+        check_product(format, CART_PRECISION_F32);
+    for (size_t format = 1; format < TEST_DTYPES && full; format += 4)
+        check_product(format, CART_PRECISION_BF16);
     printf("1..%zu\n", done);
     printf("# %zu combinations, %zu left out, %zu differ\n", done, left_out, wrong);
     for (size_t i = 0; i < TEST_DTYPES; i++)
