@@ -173,23 +173,33 @@ static int load_cartridges(const struct options *o, struct cart_registry *regist
     return r < 0 && stack == NULL && o->defaults.n > 0 ? cart_err_wrap(err, r, "--default") : r;
 }
 
-/* The id of the base model: --name, or the file's name without its ending. A colon parts it from a
- * cartridge's. */
+static bool ends_in(const char *text, size_t n, const char *end)
+{
+    size_t k = strlen(end);
+    return n > k && memcmp(text + n - k, end, k) == 0;
+}
+
+/* The id of the base model: --name, or the name of its file, without the ending, or of its
+ * directory, also where a file of JSON in it was named. A colon parts it from a cartridge's. */
 static int base_name(const struct options *o, char *out, size_t cap, struct cart_err *err)
 {
-    const char *name = o->name;
-    size_t n;
-    if (!name) {
-        const char *slash = strrchr(o->common.model, '/');
-        name = slash ? slash + 1 : o->common.model;
+    const char *name = o->name ? o->name : o->common.model;
+    size_t n = strlen(name), start = 0;
+    if (!o->name) {
+        if (ends_in(name, n, ".json") && strchr(name, '/'))
+            n = (size_t)(strrchr(name, '/') - name);
+        while (n > 1 && name[n - 1] == '/')
+            n--;
+        n -= ends_in(name, n, ".gguf") ? 5 : 0;
+        for (start = n; start > 0 && name[start - 1] != '/'; start--)
+            ;
+        name += start;
+        n -= start;
     }
-    n = strlen(name);
-    if (!o->name && n > 5 && strcmp(name + n - 5, ".gguf") == 0)
-        n -= 5;
     if (n == 0 || n >= cap || memchr(name, ':', n) || cart_text_check("", name, n, NULL) < 0)
         return cart_err_set(err, CART_EUSAGE,
-                            "--name %s: expected 1 to %zu bytes of UTF-8 without a colon", name,
-                            cap - 1);
+                            "--name %.*s: expected 1 to %zu bytes of UTF-8 without a colon", (int)n,
+                            name, cap - 1);
     memcpy(out, name, n);
     out[n] = '\0';
     return 0;

@@ -188,24 +188,45 @@ static int list_all(const struct options *o, const char *const *paths, size_t n,
     return r;
 }
 
-/* Every file gets its verdict; the exit status is that of the first bad one. */
+static int check_file(const char *path, struct cart_err *err)
+{
+    struct input in;
+    int r = input_open(&in, path, err);
+
+    if (r == 0)
+        r = view(&in, false, -1, "", err);
+    if (r == 0)
+        cart_log(CART_LOG_INFO, "%s: whole and consistent: %s", in.name, cart_sniff_name(in.kind));
+    input_release(&in);
+    return r;
+}
+
+/* A directory is a model, or nothing that has a verdict. */
+static int check_directory(const char *path, struct cart_err *err)
+{
+    struct cart_model *m = NULL;
+    int r = cart_model_open(&m, path, NULL, err);
+
+    if (r == 0)
+        cart_log(CART_LOG_INFO, "%s: whole and consistent: the directory of a model", path);
+    cart_model_close(m);
+    return r;
+}
+
+/* Each gets its verdict; the exit status is that of the first bad one. */
 static int check_all(const char *const *paths, size_t n)
 {
     int first = 0;
 
     for (size_t i = 0; i < n; i++) {
         struct cart_err err = {0};
-        struct input in;
-        int r = input_open(&in, paths[i], &err);
-        if (r == 0)
-            r = view(&in, false, -1, "", &err);
+        struct stat st;
+        bool directory = stat(paths[i], &st) == 0 && S_ISDIR(st.st_mode);
+        int r = directory ? check_directory(paths[i], &err) : check_file(paths[i], &err);
+
         if (r < 0)
             cart_log(CART_LOG_ERROR, "%s", err.msg);
-        else
-            cart_log(CART_LOG_INFO, "%s: whole and consistent: %s", in.name,
-                     cart_sniff_name(in.kind));
         first = first != 0 ? first : r;
-        input_release(&in);
     }
     return cart_err_status(first);
 }

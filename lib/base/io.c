@@ -191,19 +191,22 @@ bool cart_io_is_direct(const char *path)
            (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
 }
 
-/* Two names under which nothing stands. */
-static bool same_new_name(const char *a, const char *b)
+bool cart_io_beside(const char *a, const char *b)
 {
-    const char *sa = strrchr(a, '/'), *sb = strrchr(b, '/');
     struct stat da, db;
-    if (strcmp(sa ? sa + 1 : a, sb ? sb + 1 : b) != 0)
-        return false;
     char *pa = parent_of(a), *pb = parent_of(b);
     bool same = pa && pb && stat(pa, &da) == 0 && stat(pb, &db) == 0 && da.st_dev == db.st_dev &&
                 da.st_ino == db.st_ino;
     free(pa);
     free(pb);
     return same;
+}
+
+/* Two names under which nothing stands. */
+static bool same_new_name(const char *a, const char *b)
+{
+    const char *sa = strrchr(a, '/'), *sb = strrchr(b, '/');
+    return strcmp(sa ? sa + 1 : a, sb ? sb + 1 : b) == 0 && cart_io_beside(a, b);
 }
 
 bool cart_io_same_file(const char *a, const char *b)

@@ -56,6 +56,9 @@ bool cart_io_is_direct(const char *path);
  * folders and last parts are compared. */
 bool cart_io_same_file(const char *a, const char *b);
 
+/* Whether two names are, or would be, in one folder; "DIR/." is in DIR. */
+bool cart_io_beside(const char *a, const char *b);
+
 /* FILE.part of a long writer: opened for reading and writing, made where there is none, its content
  * kept, and locked until the descriptor is closed (duplicates included). CART_EAGAIN: another
  * process has it. The lock binds those who ask for it, on file systems that have locks. */

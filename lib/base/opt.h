@@ -93,7 +93,8 @@ struct cart_tool {
  * manual is the same words.
  *
  * A file to write (-o, an OUTPUT option) that is also one to read (an operand, standard input, an
- * INPUT or LIST option, the model) or to be written twice is CART_EUSAGE.
+ * INPUT or LIST option, the model), that would lie in the directory of a model that is one, or that
+ * is to be written twice, is CART_EUSAGE.
  *
  * Also done here, because every tool needs it: cart_log_init, cart_cpu_init, the start event of the
  * trace, SIGPIPE back at its default, standing-in for closed standard descriptors, and, without -j

@@ -34,6 +34,20 @@ static int check_one(const struct cart_opt *o, const char *out, const char *in, 
     return cart_err_set(err, CART_EUSAGE, "%s: the same file as %s%s", name, what, in);
 }
 
+/* A model may be a directory of files, or a file of JSON in it: none of them is written. */
+static int check_model(const struct cart_opt *o, const char *out, const char *model,
+                       struct cart_err *err)
+{
+    size_t n = strlen(model);
+    bool json = n > 5 && strcmp(model + n - 5, ".json") == 0;
+    char inside[4096];
+    snprintf(inside, sizeof inside, "%s%s", model, json ? "" : "/.");
+    if (is_standard(out) || cart_io_is_direct(out) || !cart_io_beside(out, inside))
+        return 0;
+    return cart_err_set(err, CART_EUSAGE, "--%s %.60s: in the directory of --model %s",
+                        o->long_name, out, model);
+}
+
 /* What option other reads or writes, against the file of o. */
 static int check_option(const struct cart_opt *o, const char *out, const struct cart_opt *other,
                         struct cart_err *err)
@@ -53,7 +67,10 @@ static int check_option(const struct cart_opt *o, const char *out, const struct 
     const char *text =
         in || (other->type == CART_OPT_T_OUTPUT && other > o) ? *(const char **)other->value : NULL;
     bool file = text && !(in ? is_word(other->arg, text) : is_standard(text));
-    return file ? check_one(o, out, text, what, err) : 0;
+    int r = file ? check_one(o, out, text, what, err) : 0;
+    return r == 0 && file && strcmp(other->long_name, "model") == 0
+               ? check_model(o, out, text, err)
+               : r;
 }
 
 int cart_opt_check_files(const struct cart_opt *table, size_t n, char *const *operands,

@@ -1,6 +1,8 @@
 /* Models as directories of the hub: the bits of the same model as GGUF, and what must not be loaded.
  *
- *     test_hub GGUF DIR [SHARDS]    writes a model as such a directory, for tests of the tools */
+ *     test_hub GGUF DIR [SHARDS [bf16|f16]]
+ *
+ * writes a model as such a directory, for tests of the tools. */
 #include "base/io.h"
 #include "helper/hub_write.h"
 #include "helper/vocab.h"
@@ -541,6 +543,8 @@ static void test_qwen3(void **state)
 static int write_directory(int argc, char **argv)
 {
     struct hub_form form = {-1, argc > 3 ? (size_t)atoi(argv[3]) : 1, true, true, false};
+    if (argc > 4)
+        form.dtype = strcmp(argv[4], "f16") == 0 ? CART_F16 : CART_BF16;
     hub_write_model(argv[1], argv[2], &form);
     return 0;
 }
