@@ -162,7 +162,8 @@ static int whole_table(const struct cart_tool *tool, struct cart_opt **out, size
                       "show version, compiler, CPU path and libraries"),
     };
     const struct cart_opt model =
-        CART_OPT_INPUT('m', "model", &c->model, "FILE", "model: GGUF, or a directory of SafeTensors ($CART_MODEL)");
+        CART_OPT_INPUT('m', "model", &c->model, "FILE",
+                       "model: GGUF, or a directory of SafeTensors ($CART_MODEL)");
     const struct {
         unsigned bit;
         struct cart_opt opt;

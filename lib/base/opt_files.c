@@ -68,9 +68,8 @@ static int check_option(const struct cart_opt *o, const char *out, const struct 
         in || (other->type == CART_OPT_T_OUTPUT && other > o) ? *(const char **)other->value : NULL;
     bool file = text && !(in ? is_word(other->arg, text) : is_standard(text));
     int r = file ? check_one(o, out, text, what, err) : 0;
-    return r == 0 && file && strcmp(other->long_name, "model") == 0
-               ? check_model(o, out, text, err)
-               : r;
+    return r == 0 && file && strcmp(other->long_name, "model") == 0 ? check_model(o, out, text, err)
+                                                                    : r;
 }
 
 int cart_opt_check_files(const struct cart_opt *table, size_t n, char *const *operands,
