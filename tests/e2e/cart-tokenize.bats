@@ -206,20 +206,3 @@ tokens() {
     cart_must_fail 3 cart-tokenize bomb.gz > out 2> err
     cart_has err 'bomb.gz: archive: expected to unpack to at most 200 times'
 }
-
-@test "the manual's examples run" {
-    cart_need_tool cart-view jq tar mandoc
-    mkdir notes
-    printf 'first note' > notes/1.txt
-    printf 'second note' > notes/2.txt
-    tar -czf notes.tar.gz notes
-    mandoc -T utf8 -O width=200 "$CART_ROOT/man/cart-tokenize.1" | col -bx |
-        awk '/^EXAMPLES/ { on = 1; next } /^[A-Z]/ { on = 0 } on && /^           /' > examples.sh
-    grep -q cart-tokenize examples.sh
-    # The PDF is the reader's own.
-    grep -v '^ *pdftotext' examples.sh > run.sh
-    bash -e -o pipefail run.sh > out 2> err
-    cart_has out "$(printf '%s notes.tar.gz/notes/1.txt' "$(cart-tokenize --count notes/1.txt 2>/dev/null | jq .tokens)")"
-    cart-view --check notes.tokens
-    tail -n 1 out | jq -se '.[0] | type == "array" and length > 5'
-}
