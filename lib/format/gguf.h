@@ -112,10 +112,11 @@ size_t cart_gguf_n_keys(const struct cart_gguf *g);
 const struct cart_gguf_key *cart_gguf_key_at(const struct cart_gguf *g, size_t i);
 const struct cart_gguf_key *cart_gguf_find(const struct cart_gguf *g, const char *key);
 
-/* Typed look-ups. The caller states the type; any other is CART_EFORMAT naming key, expected and
- * found, never a cast. The _opt forms leave *out untouched and return 0 when the key is absent; the
- * others then return CART_EFORMAT. u64 takes any integer type whose value is in [0, max]; real
- * takes F32 or F64 and refuses NaN and infinities. */
+/* Typed look-ups. key is the caller's word and stands in messages as it is. The caller states the
+ * type; any other is CART_EFORMAT naming key, expected and found, never a cast. The _opt forms
+ * leave *out untouched and return 0 when the key is absent; the others then return CART_EFORMAT.
+ * u64 takes any integer type whose value is in [0, max]; real takes F32 or F64 and refuses NaN and
+ * infinities. */
 int cart_gguf_u64(const struct cart_gguf *g, const char *key, uint64_t max, uint64_t *out,
                   struct cart_err *err) CART_MUST_USE;
 int cart_gguf_u64_opt(const struct cart_gguf *g, const char *key, uint64_t max, uint64_t *out,

@@ -5,26 +5,37 @@
 
 static struct cart_corpus corpus = CART_CORPUS_INIT;
 
-/* Two documents of bytes. */
+/* Two documents of bytes, as a stream brings them. */
 static void make_corpus(const struct cart_model *m)
 {
     static const int32_t ids[] = {71, 72, 73, 220, 71, 72, 75, 198};
+    static const char sha[] = "0000000000000000000000000000000000000000000000000000000000000000";
     const struct cart_kind *kind = cart_kind_find("tokens");
     const void *data[] = {ids};
     const size_t counts[] = {CART_COUNTOF(ids)};
+    struct cart_buf b = CART_BUF_INIT;
+    struct cart_err err = {0};
+    struct cart_stream_writer *w;
+    struct cart_stream_reader *r;
+    struct cart_record rec;
+    json_t *head = json_pack("{s:s, s:[]}", "kind", "tokens", "history");
+    fuzz_need(cart_stream_create(&w, fuzz_output(0), "corpus", head, 0, &err), &err);
     for (int i = 0; i < 2; i++) {
-        struct cart_err err = {0};
-        struct cart_buf b = CART_BUF_INIT;
-        json_t *fields =
-            json_pack("{s:i, s:s, s:s, s:i, s:s}", "doc", i, "id", i ? "b" : "a", "path",
-                      i ? "two/b.txt" : "a.txt", "bytes", 8, "sha256",
-                      "0000000000000000000000000000000000000000000000000000000000000000");
+        json_t *fields = json_pack("{s:i, s:s, s:s, s:i, s:s}", "doc", i, "id", i ? "b" : "a",
+                                   "path", i ? "two/b.txt" : "a.txt", "bytes", 8, "sha256", sha);
+        cart_buf_reset(&b);
         fuzz_need(cart_payload_build(&b, &kind->records[0], fields, data, counts, &err), &err);
-        const struct cart_record rec = {"DOC ", false, b.data, b.len};
-        fuzz_need(cart_corpus_add(&corpus, &rec, m->V, "corpus", &err), &err);
+        fuzz_need(cart_stream_write(w, "DOC ", b.data, b.len, &err), &err);
         json_decref(fields);
-        cart_buf_release(&b);
     }
+    fuzz_need(cart_stream_finish(w, &err), &err);
+    cart_buf_reset(&b);
+    fuzz_contents(0, &b);
+    fuzz_need(cart_stream_open(&r, fuzz_file(0, b.data, b.len), "tokens", &err), &err);
+    fuzz_need(cart_corpus_read(&corpus, r, m->V, &rec, &err), &err);
+    cart_stream_close(r);
+    json_decref(head);
+    cart_buf_release(&b);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

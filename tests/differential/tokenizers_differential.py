@@ -1,0 +1,100 @@
+"""cart-tokenize against the package `tokenizers`. Run by tests/differential/run."""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+import gguf
+import hostile
+
+BATCH = 20000
+SHOWN = 10
+# As published in the tokenizer.json of each family.
+TAIL = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+SPLITS = {
+    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + TAIL,
+    "llama-bpe": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + TAIL,
+}
+CONTROL, USER_DEFINED = 3, 4
+
+
+def reference(keys, pre, special):
+    """The tokenizer that these keys describe, as its tokenizer.json would be."""
+    tokens = [t.decode() for t in keys["tokenizer.ggml.tokens"]]
+    types = keys["tokenizer.ggml.token_type"]
+    merges = [tuple(m.decode().split(" ")) for m in keys["tokenizer.ggml.merges"]]
+    t = Tokenizer(models.BPE(vocab={s: i for i, s in enumerate(tokens)}, merges=merges, fuse_unk=False,
+                             byte_fallback=False, ignore_merges=pre == "llama-bpe"))
+    if pre == "smollm":
+        t.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    else:
+        t.pre_tokenizer = pre_tokenizers.Sequence(
+            [pre_tokenizers.Split(Regex(SPLITS[pre]), "isolated"),
+             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    if pre == "qwen2":
+        t.normalizer = normalizers.NFC()
+    if special:
+        t.add_special_tokens([AddedToken(s, normalized=False, special=True)
+                              for s, k in zip(tokens, types) if k in (CONTROL, USER_DEFINED)])
+    return t
+
+
+def ours(tools, model, texts, special, work):
+    lines = os.path.join(work, "strings.jsonl")
+    with open(lines, "w") as f:
+        for text in texts:
+            f.write(json.dumps({"text": text}) + "\n")
+    tokenize = subprocess.Popen([tools[0], "-q", "-m", model] + ["--special"] * special + [lines], stdout=subprocess.PIPE)
+    view = subprocess.Popen([tools[1], "-"], stdin=tokenize.stdout, stdout=subprocess.PIPE)
+    tokenize.stdout.close()
+    found = [json.loads(line)["tokens"] for line in view.stdout if line.startswith(b'{"record":"doc"')]
+    if tokenize.wait() or view.wait():
+        sys.exit("cart-tokenize or cart-view failed")
+    return found
+
+
+def compare(args, model, pre, first, count):
+    """Strings first .. first + count - 1, each twice. Returns how many differ."""
+    keys = gguf.read(model)[1]
+    path = gguf.with_pre(model, pre, os.path.join(args.work, "model.gguf"))
+    differ, ids, begun = 0, 0, time.time()
+    for special in (False, True):
+        oracle = reference(keys, pre, special)
+        for at in range(first, first + count, BATCH):
+            texts = [hostile.string(n) for n in range(at, min(at + BATCH, first + count))]
+            found = ours(args.tools, path, texts, special, args.work)
+            if len(found) != len(texts):
+                sys.exit("expected %d documents, found %d" % (len(texts), len(found)))
+            for n, (f, e) in enumerate(zip(found, oracle.encode_batch(texts, add_special_tokens=False))):
+                ids += len(f)
+                if f != e.ids:
+                    differ += 1
+                    if differ <= SHOWN:
+                        print("string %d %s: %s\n  expected %s\n  found    %s" %
+                              (at + n, "special" if special else "text", ascii(texts[n]), e.ids, f))
+    print("%s with the vocabulary of %s: %d strings, as text and with control tokens, %d ids: %d differ (%.0f s)" %
+          (pre, os.path.basename(model), count, ids, differ, time.time() - begun), flush=True)
+    return differ
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("--work", required=True)
+    p.add_argument("--tools", nargs=2, required=True)
+    p.add_argument("--count", type=int, required=True)
+    p.add_argument("sets", nargs="+")
+    args = p.parse_args()
+    each, differ = -(-args.count // len(args.sets)), 0
+    for i, s in enumerate(args.sets):
+        model, pre = s.rsplit(":", 1)
+        differ += compare(args, model, pre, i * each, each)
+    print("%d strings, %d differences" % (each * len(args.sets), differ))
+    return differ != 0
+
+
+sys.exit(main())
