@@ -110,13 +110,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     char *copy = fuzz_copy(data + 1, n - 1);
     m.n_tokens = m.n_merges = m.n_texts = m.n_spelt = 0;
     read_lines(&m, copy, n - 1);
-    const struct cart_vocab_source src = {"gpt2",   pres[data[0] % 3],
-                                          m.tokens, m.n_tokens,
-                                          m.types,  m.n_tokens,
-                                          m.merges, m.n_merges,
-                                          -1,       -1,
-                                          -1,       -1,
-                                          -1,       false};
+    const struct cart_vocab_source src = {.model = "gpt2",
+                                          .pre = pres[data[0] % 3],
+                                          .tokens = m.tokens,
+                                          .n_tokens = m.n_tokens,
+                                          .types = m.types,
+                                          .n_types = m.n_tokens,
+                                          .merges = m.merges,
+                                          .n_merges = m.n_merges,
+                                          .bos = -1,
+                                          .eos = -1,
+                                          .eot = -1,
+                                          .pad = -1,
+                                          .unk = -1};
     int r = cart_tokenizer_new(&t, &src, &err);
     if (r < 0) {
         fuzz_refused(r, &err);
