@@ -2,9 +2,11 @@
 import argparse
 import json
 import os
+import struct
 import subprocess
 import sys
 import time
+import zlib
 
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
@@ -82,13 +84,33 @@ def compare(args, model, pre, first, count):
     return differ
 
 
+def sample(path, sets, count):
+    """Strings with the CRC-32 of their ids (as text; little-endian 32-bit numbers) under each pre-tokenizer, as JSON
+    Lines."""
+    oracles = {}
+    for s in sets:
+        model, pre = s.rsplit(":", 1)
+        oracles[pre] = reference(gguf.read(model)[1], pre, False)
+    with open(path, "w") as f:
+        for n in range(count):
+            text = hostile.string(n)
+            line = {"text": text}
+            for pre, t in oracles.items():
+                ids = t.encode(text, add_special_tokens=False).ids
+                line[pre] = "%08x" % zlib.crc32(struct.pack("<%dI" % len(ids), *ids))
+            f.write(json.dumps(line) + "\n")
+
+
 def main():
     p = argparse.ArgumentParser()
-    p.add_argument("--work", required=True)
-    p.add_argument("--tools", nargs=2, required=True)
+    p.add_argument("--work", help="a folder for files that pass")
+    p.add_argument("--tools", nargs=2, help="cart-tokenize and cart-view")
+    p.add_argument("--sample", help="write this file instead, for tests/golden/token")
     p.add_argument("--count", type=int, required=True)
     p.add_argument("sets", nargs="+")
     args = p.parse_args()
+    if args.sample:
+        return sample(args.sample, args.sets, args.count)
     each, differ = -(-args.count // len(args.sets)), 0
     for i, s in enumerate(args.sets):
         model, pre = s.rsplit(":", 1)

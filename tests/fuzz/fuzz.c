@@ -54,7 +54,7 @@ struct slot {
     int fd; /* 0: not made yet */
     char path[32];
 };
-static struct slot slots[2];
+static struct slot slots[FUZZ_SLOTS];
 
 int fuzz_output(unsigned slot)
 {
@@ -84,16 +84,22 @@ void fuzz_contents(unsigned slot, struct cart_buf *b)
     fuzz_need(cart_io_slurp(slots[slot].path, (size_t)1 << 28, b, &err), &err);
 }
 
+const char *fuzz_model_file(unsigned slot)
+{
+    static const struct gguf_shape shape = {"llama", 1,   32,    2,        1,    16, 32,
+                                            272,     512, 10000, CART_F32, true, 1};
+    const char *path = fuzz_file(slot, NULL, 0);
+    gguf_write_model(path, &shape);
+    return path;
+}
+
 const struct cart_model *fuzz_model(void)
 {
-    static const struct gguf_shape shape = {"llama", 1,  32,    2,        1,    16, 32,
-                                            272,     64, 10000, CART_F32, true, 1};
     static struct cart_model *model;
     static const struct cart_model_options chatml = {.profile = "chatml"};
     struct cart_err err = {0};
     if (!model) {
-        gguf_write_model(fuzz_file(0, NULL, 0), &shape);
-        fuzz_need(cart_model_open(&model, slots[0].path, &chatml, &err), &err);
+        fuzz_need(cart_model_open(&model, fuzz_model_file(0), &chatml, &err), &err);
         slots[0].fd = 0; /* the mapping's file may not change under the model */
     }
     return model;

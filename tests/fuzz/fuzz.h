@@ -21,15 +21,17 @@ void fuzz_need(int r, const struct cart_err *err);
 /* The bytes in memory that ends where they end, so that a read beyond them is found. The caller frees it. */
 void *fuzz_copy(const uint8_t *data, size_t n);
 
-/* A file without a name on disk that holds the bytes, read from its start; the path it can be opened by is static. Slots
- * 0 and 1 are two such files; the next call for a slot replaces what it held. */
+/* A file without a name on disk that holds the bytes, read from its start; the path it can be opened by is static. There
+ * are FUZZ_SLOTS such files; the next call for a slot replaces what it held. */
+#define FUZZ_SLOTS 8
 const char *fuzz_file(unsigned slot, const void *data, size_t n);
 /* The descriptor of an emptied slot, to be written. */
 int fuzz_output(unsigned slot);
 /* Appends what a slot holds. */
 void fuzz_contents(unsigned slot, struct cart_buf *b);
 
-/* A model of one small layer with a byte vocabulary and ChatML's control tokens. */
+/* A model of one small layer with a byte vocabulary and ChatML's control tokens; and the same in a slot. */
 const struct cart_model *fuzz_model(void);
+const char *fuzz_model_file(unsigned slot);
 
 #endif

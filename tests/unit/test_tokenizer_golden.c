@@ -256,13 +256,59 @@ static void test_tiny(void **state)
     json_decref(golden);
 }
 
+/* CRC-32 of the ids of each string under each pre-tokenizer, as the package tokenizers finds them. */
+static struct score hostile(const struct test_vocab *v, const char *pre, const json_t *lines)
+{
+    struct score s = {0, 0};
+    struct cart_vocab_source src = v->src;
+    struct cart_tokenizer *t;
+    struct cart_ids ids = CART_IDS_INIT;
+    struct cart_err err = {0};
+    src.pre = pre;
+    assert_int_equal(cart_tokenizer_new(&t, &src, &err), 0);
+    for (size_t i = 0; i < json_array_size(lines); i++) {
+        const json_t *line = json_array_get(lines, i), *text = json_object_get(line, "text");
+        const char *expected = json_string_value(json_object_get(line, pre));
+        char found[9];
+        ids.n = 0;
+        assert_int_equal(cart_tokenizer_encode(t, json_string_value(text), json_string_length(text),
+                                               0, &ids, NULL, &err),
+                         0);
+        snprintf(found, sizeof found, "%08x",
+                 (unsigned)cart_crc32(ids.data, ids.n * sizeof *ids.data));
+        if (strcmp(found, expected) != 0)
+            printf("# string %zu under %s: expected %s, found %s\n", i, pre, expected, found);
+        s.right += strcmp(found, expected) == 0;
+        s.all++;
+    }
+    cart_ids_release(&ids);
+    cart_tokenizer_free(t);
+    return s;
+}
+
+static void test_hostile(void **state)
+{
+    static const char *const pres[] = {"smollm", "qwen2", "llama-bpe"};
+    struct test_vocab v;
+    (void)state;
+    json_t *lines = test_json_lines(test_root("tests/golden/token/hostile.jsonl"));
+    assert_non_null(lines);
+    if (!test_vocab_open(&v, test_demo_model())) {
+        json_decref(lines);
+        skip();
+    }
+    for (size_t i = 0; i < CART_COUNTOF(pres); i++)
+        report(pres[i], hostile(&v, pres[i], lines));
+    test_vocab_close(&v);
+    json_decref(lines);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_qwen3),
-        cmocka_unit_test(test_llama_cpp_qwen2),
-        cmocka_unit_test(test_smollm2),
-        cmocka_unit_test(test_tiny),
+        cmocka_unit_test(test_qwen3),   cmocka_unit_test(test_llama_cpp_qwen2),
+        cmocka_unit_test(test_smollm2), cmocka_unit_test(test_tiny),
+        cmocka_unit_test(test_hostile),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests_name("tokenizer goldens", tests, NULL, NULL);
