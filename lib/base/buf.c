@@ -75,10 +75,11 @@ int cart_array_reserve(void *items, size_t *cap, size_t need, size_t size, struc
     size_t bytes;
     if (!cart_size_mul(grown, size, &bytes))
         return cart_err_memory(err, "array", SIZE_MAX);
-    void *p;
+    void *old;
     /* The pointer has the type of its elements, whatever that is. */
-    memcpy(&p, items, sizeof p);
-    if (!(p = realloc(p, bytes)))
+    memcpy(&old, items, sizeof old);
+    void *p = realloc(old, bytes);
+    if (!p)
         return cart_err_memory(err, "array", bytes);
     memcpy(items, &p, sizeof p);
     *cap = grown;

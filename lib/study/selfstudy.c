@@ -23,7 +23,7 @@ struct job {
     struct cart_plan_item item;
     struct cart_conversation c;
     struct cart_buf message; /* bot A's, then the answer's text */
-    size_t opening_n; /* bytes of message that were given */
+    size_t opening_n;        /* bytes of message that were given */
     const char *ask_finish;
     size_t session; /* index; SIZE_MAX: none */
     struct cart_prefix *prefix;
