@@ -109,7 +109,7 @@ static void layout(struct cart_cartridge *c, const struct cart_model *m, struct 
                    bool reorder, struct cart_kv_layer **layers)
 {
     struct cart_cartridge_priv *p = c->priv;
-    size_t size = cart_rows_value_size(c->dtype);
+    size_t size = cart_dtype_info(c->dtype)->bytes;
     layers[0] = cart_arena_push(a, m->L, sizeof **layers);
     layers[1] = cart_arena_push(a, m->L, sizeof **layers);
     for (size_t i = 0; i < m->L * CART_ROWS_TENSORS; i++) {

@@ -37,11 +37,6 @@ int cart_rows_dtype(enum cart_st_dtype t)
                                : -1;
 }
 
-size_t cart_rows_value_size(int dtype)
-{
-    return dtype == CART_F32 ? sizeof(float) : sizeof(uint16_t);
-}
-
 /* Exponent bits all set: infinity or NaN. */
 static bool finite_values(int dtype, const void *row, size_t n)
 {
@@ -59,7 +54,7 @@ static int check_layer(const struct cart_layer *l, size_t layer, const char *nam
                        size_t stride, int dtype, size_t rows, size_t row0, const char *what,
                        struct cart_err *err)
 {
-    size_t size = cart_rows_value_size(dtype);
+    size_t size = cart_dtype_info(dtype)->bytes;
     for (size_t r = 0; r < rows; r++) {
         const char *row = (const char *)data + r * stride * size;
         if (finite_values(dtype, row, cart_layer_kv_width(l)))

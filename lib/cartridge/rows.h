@@ -15,9 +15,6 @@ bool cart_rows_parse_name(const char *name, size_t *layer, size_t *which);
 /* CART_F32, CART_F16 or CART_BF16; -1 for what rows cannot be. */
 int cart_rows_dtype(enum cart_st_dtype t);
 
-/* Bytes of one value: 4, 2 or 2; dtype is F32, F16 or BF16. */
-size_t cart_rows_value_size(int dtype);
-
 /* CART_EFORMAT naming layer, head and row of the first value of the part that is NaN or infinite;
  * row0 is the part's first row within the cartridge, what names the thing. */
 int cart_rows_check_finite(const struct cart_model *m, const struct cart_kv_part *part, size_t row0,

@@ -32,7 +32,7 @@ static void add_rows(struct table *t, const struct cart_layer *l, size_t layer, 
                      const void *data, size_t rows, int dtype)
 {
     snprintf(t->names[t->n].name, sizeof t->names[t->n].name, "layers.%zu.%s", layer, what);
-    size_t bytes = rows * cart_layer_kv_width(l) * cart_rows_value_size(dtype);
+    size_t bytes = rows * cart_layer_kv_width(l) * cart_dtype_info(dtype)->bytes;
     t->tensors[t->n] = (struct cart_st_tensor){.name = t->names[t->n].name,
                                                .dtype = st_dtype(dtype),
                                                .rank = 3,

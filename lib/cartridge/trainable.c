@@ -7,14 +7,6 @@
 
 enum { SINKS, ROWS };
 
-static size_t width_of(const struct cart_model *m)
-{
-    size_t w = 0;
-    for (size_t i = 0; i < m->L; i++)
-        w += 2 * cart_layer_kv_width(&m->layers[i]);
-    return w;
-}
-
 /* Run twice: measures, then hands out. */
 static void layout(struct cart_trainable *t, struct cart_arena *a)
 {
@@ -34,8 +26,8 @@ static void measure(struct cart_trainable *t, const struct cart_model *m, size_t
     *t = (struct cart_trainable){.L = m->L,
                                  .p = p,
                                  .frozen = frozen,
-                                 .n = (p - frozen) * width_of(m),
-                                 .n_sink = frozen * width_of(m),
+                                 .n = (p - frozen) * cart_kv_row_width(m),
+                                 .n_sink = frozen * cart_kv_row_width(m),
                                  .arena = CART_ARENA_INIT};
     layout(t, &t->arena);
 }

@@ -60,16 +60,6 @@ void cart_dialogue_free(struct cart_dialogue *d)
     free(d);
 }
 
-/* Bytes of all rows of a part. */
-static size_t part_bytes(const struct cart_model *m, const struct cart_kv_part *part)
-{
-    size_t width = 0;
-
-    for (size_t l = 0; l < m->L; l++)
-        width += 2 * cart_layer_kv_width(&m->layers[l]);
-    return part->rows * width * (part->dtype == CART_F32 ? sizeof(float) : sizeof(uint16_t));
-}
-
 /* What the last answer left open, then the user's turn and the opening of the next answer. */
 static int make_prompt(struct cart_dialogue *d, const char *text, size_t n, struct cart_err *err)
 {
@@ -158,8 +148,8 @@ int cart_dialogue_ask(struct cart_dialogue *d, const char *text, size_t n,
     out->seconds = cart_clock_now() - d->start;
     out->rows = cart_session_rows(&d->session);
     for (size_t i = 0; i < d->session.n_parts; i++)
-        out->kv_bytes += part_bytes(d->m, d->session.parts[i]);
+        out->kv_bytes += cart_kv_part_bytes(d->m, d->session.parts[i]);
     const struct cart_kv_part own = {.rows = d->session.tail.rows, .dtype = CART_F32};
-    out->kv_bytes += part_bytes(d->m, &own);
+    out->kv_bytes += cart_kv_part_bytes(d->m, &own);
     return 0;
 }

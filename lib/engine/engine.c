@@ -213,13 +213,7 @@ int cart_session_reserve(struct cart_session *s, const struct cart_model *m, siz
     int r = cart_kv_tail_init(&more, m, s->tail.rows + n, err);
     if (r < 0)
         return r;
-    for (size_t l = 0; l < m->L; l++) {
-        size_t bytes = s->tail.rows * cart_layer_kv_width(&m->layers[l]) * sizeof(float);
-        if (bytes > 0) {
-            memcpy(more.k[l], s->tail.k[l], bytes);
-            memcpy(more.v[l], s->tail.v[l], bytes);
-        }
-    }
+    cart_kv_tail_copy(&more, 0, &s->tail, 0, s->tail.rows, m);
     more.rows = s->tail.rows;
     cart_kv_tail_release(&s->tail);
     s->tail = more;

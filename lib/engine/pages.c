@@ -304,16 +304,6 @@ static void stand_behind(struct cart_lane *l, struct cart_page *n)
     l->pages->committed--;
 }
 
-static void copy_rows(const struct cart_model *m, const struct cart_kv_tail *dst, size_t to,
-                      const struct cart_kv_tail *src, size_t from, size_t n)
-{
-    for (size_t i = 0; i < m->L; i++) {
-        size_t width = cart_layer_kv_width(&m->layers[i]);
-        memcpy(dst->k[i] + to * width, src->k[i] + from * width, n * width * sizeof(float));
-        memcpy(dst->v[i] + to * width, src->v[i] + from * width, n * width * sizeof(float));
-    }
-}
-
 /* The child whose rows are exactly a whole page of what comes next. */
 static struct cart_page *next_closed(const struct cart_lane *l, const uint32_t *ids, size_t n)
 {
@@ -395,7 +385,8 @@ size_t cart_lane_catch_up(struct cart_lane *l, const uint32_t *ids, size_t limit
             s.node->used = ++l->pages->clock;
         own_page(l, s.node);
         if (s.tail != &l->page->tail)
-            copy_rows(l->pages->m, &l->page->tail, l->n_own, s.tail, l->n_own, s.n - l->n_own);
+            cart_kv_tail_copy(&l->page->tail, l->n_own, s.tail, l->n_own, s.n - l->n_own,
+                              l->pages->m);
         memcpy(l->ids + l->n_own, ids + base + l->n_own, (s.n - l->n_own) * sizeof *ids);
         l->rows += s.n - l->n_own;
         l->page->tail.rows = l->n_own = s.n;
@@ -484,7 +475,7 @@ size_t cart_lane_begin(struct cart_lane *l, size_t T, struct cart_kv *kv)
     if (T > fits && !p->wide_busy) {
         size_t piece = p->wide.cap - CART_PAGE_ROWS;
         T = T < piece ? T : piece;
-        copy_rows(p->m, &p->wide, 0, &l->page->tail, 0, l->n_own);
+        cart_kv_tail_copy(&p->wide, 0, &l->page->tail, 0, l->n_own, p->m);
         p->wide.rows = l->n_own;
         p->wide_busy = l->wide = true;
     } else if (T > fits) {
@@ -500,7 +491,7 @@ static void spread(struct cart_lane *l, const uint32_t *ids, size_t n, size_t fr
     while (n > 0) {
         size_t take = n < cart_lane_room(l) ? n : cart_lane_room(l);
         own_page(l, NULL);
-        copy_rows(l->pages->m, &l->page->tail, l->n_own, &l->pages->wide, from, take);
+        cart_kv_tail_copy(&l->page->tail, l->n_own, &l->pages->wide, from, take, l->pages->m);
         memcpy(l->ids + l->n_own, ids, take * sizeof *ids);
         bool full = take == cart_lane_room(l);
         l->n_own += take;

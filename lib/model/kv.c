@@ -1,6 +1,8 @@
 /* Tails of streams and parts that borrow from them. */
 #include "model/kv.h"
 
+#include "tensor/dtype.h"
+
 #include <string.h>
 
 void cart_kv_tail_layout(struct cart_kv_tail *t, struct cart_arena *a, const struct cart_model *m,
@@ -61,10 +63,33 @@ void cart_kv_part_of_tail(struct cart_kv_part *part, struct cart_kv_layer *layer
     *part = (struct cart_kv_part){.rows = rows, .dtype = CART_F32, .layers = layers};
 }
 
+void cart_kv_tail_copy(const struct cart_kv_tail *dst, size_t to, const struct cart_kv_tail *src,
+                       size_t from, size_t n, const struct cart_model *m)
+{
+    for (size_t l = 0; l < m->L && n > 0; l++) {
+        size_t width = cart_layer_kv_width(&m->layers[l]);
+        memcpy(dst->k[l] + to * width, src->k[l] + from * width, n * width * sizeof(float));
+        memcpy(dst->v[l] + to * width, src->v[l] + from * width, n * width * sizeof(float));
+    }
+}
+
 size_t cart_kv_rows(const struct cart_kv *kv)
 {
     size_t rows = kv->tail ? kv->tail->rows : 0;
     for (size_t i = 0; i < kv->n_parts; i++)
         rows += kv->parts[i]->rows;
     return rows;
+}
+
+size_t cart_kv_row_width(const struct cart_model *m)
+{
+    size_t width = 0;
+    for (size_t l = 0; l < m->L; l++)
+        width += 2 * cart_layer_kv_width(&m->layers[l]);
+    return width;
+}
+
+size_t cart_kv_part_bytes(const struct cart_model *m, const struct cart_kv_part *part)
+{
+    return part->rows * cart_kv_row_width(m) * cart_dtype_info(part->dtype)->bytes;
 }

@@ -49,6 +49,13 @@ void cart_kv_part_of_tail(struct cart_kv_part *part, struct cart_kv_layer *layer
                           const struct cart_model *m, const struct cart_kv_tail *t, size_t first,
                           size_t rows);
 
+/* Rows [from, from + n) of src to rows [to, to + n) of dst. */
+void cart_kv_tail_copy(const struct cart_kv_tail *dst, size_t to, const struct cart_kv_tail *src,
+                       size_t from, size_t n, const struct cart_model *m);
+
 size_t cart_kv_rows(const struct cart_kv *kv); /* parts and tail */
+/* Values of one row: keys and values of every layer. */
+size_t cart_kv_row_width(const struct cart_model *m);
+size_t cart_kv_part_bytes(const struct cart_model *m, const struct cart_kv_part *part);
 
 #endif

@@ -218,11 +218,8 @@ static int run_text(struct eval_run *e, const char *name, const struct cart_ids 
     int r = cart_init_prefill(&tail, e->m, ids->data, ids->n, e->pool, err);
     if (r == 0) {
         const struct cart_kv_part *parts[1] = {&part};
-        size_t bytes = 0;
-        for (size_t l = 0; l < e->m->L; l++)
-            bytes += 2 * ids->n * cart_layer_kv_width(&e->m->layers[l]) * sizeof(float);
         cart_kv_part_of_tail(&part, layers, e->m, &tail, 0, ids->n);
-        r = run_arm(e, name, parts, 1, bytes, err);
+        r = run_arm(e, name, parts, 1, cart_kv_part_bytes(e->m, &part), err);
         cart_kv_tail_release(&tail);
     }
     free(layers);
