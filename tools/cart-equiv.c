@@ -23,22 +23,13 @@ static int run(struct options *o, const char *input, int *answer, struct cart_er
     struct cart_corpus corpus = CART_CORPUS_INIT;
     struct cart_model_options mo = {o->profile};
     struct cart_equiv_result res;
-    struct cart_record rec;
     int r;
     if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                  (enum cart_precision)o->common.precision, err)) < 0 ||
         (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
-        (r = cart_stream_open(&in, input, "tokens", err)) < 0)
-        goto out;
-    const char *name = cart_stream_name(in);
-    if ((r = cart_fingerprints_check(m, json_object_get(cart_stream_head(in), "model"), true, name,
-                                     err)) < 0)
-        goto out;
-    if ((r = cart_corpus_read(&corpus, in, m->V, &rec, err)) == 1)
-        r = cart_err_set(err, CART_EFORMAT, "%s: a record of type %s in a token stream", name,
-                         rec.type);
-    if (r < 0 || (r = cart_equiv_run(&res, m, &corpus, &o->equiv, pool, err)) < 0)
+        (r = cart_corpus_open(&corpus, &in, input, m, err)) < 0 ||
+        (r = cart_equiv_run(&res, m, &corpus, &o->equiv, pool, err)) < 0)
         goto out;
     *answer = res.max_delta == 0.0 && res.agreed == o->equiv.steps ? 0 : 1;
     printf("p %zu, suffix %zu: max |delta logit| = %g, greedy agreement %zu/%zu: %s\n", o->equiv.p,

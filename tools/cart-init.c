@@ -63,23 +63,13 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_corpus corpus = CART_CORPUS_INIT;
     struct cart_init init = {.recipe = NULL};
     struct cart_model_options mo = {o->profile};
-    struct cart_record rec;
     char warning[512];
     int r;
     if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                  (enum cart_precision)o->common.precision, err)) < 0 ||
         (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
-        (r = cart_stream_open(&in, input, "tokens", err)) < 0)
-        goto out;
-    const char *name = cart_stream_name(in);
-    if ((r = cart_fingerprints_check(m, json_object_get(cart_stream_head(in), "model"), true, name,
-                                     err)) < 0)
-        goto out;
-    if ((r = cart_corpus_read(&corpus, in, m->V, &rec, err)) == 1)
-        r = cart_err_set(err, CART_EFORMAT, "%s: a record of type %s in a token stream", name,
-                         rec.type);
-    if (r < 0 ||
+        (r = cart_corpus_open(&corpus, &in, input, m, err)) < 0 ||
         (r = cart_init_make(&init, m, &o->init, &corpus, pool, warning, sizeof warning, err)) < 0)
         goto out;
     if (warning[0])

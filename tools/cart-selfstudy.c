@@ -246,23 +246,14 @@ static int open_all(struct work *w, const char *input, struct cart_err *err)
     const struct options *o = w->o;
     const struct cart_model_options mo = {o->profile};
     const struct cart_chat *chat;
-    struct cart_record rec;
     int r;
 
     if ((r = cart_model_open(&w->m, o->common.model, &mo, err)) < 0 ||
         (r = cart_model_chat(w->m, &chat, err)) < 0 ||
         (r = cart_pool_new(&w->pool, o->common.jobs, err)) < 0 ||
         (r = cart_engine_new(&w->e, w->m, w->pool, o->cache, err)) < 0 ||
-        (r = cart_stream_open(&w->in, input, "tokens", err)) < 0 ||
-        /* Tokens depend on the tokenizer alone. */
-        (r = cart_fingerprints_check(w->m, json_object_get(cart_stream_head(w->in), "model"), true,
-                                     cart_stream_name(w->in), err)) < 0 ||
-        (r = cart_corpus_read(&w->corpus, w->in, w->m->V, &rec, err)) < 0)
-        return r;
-    if (r == 1)
-        return cart_err_set(err, CART_EFORMAT, "%s: a record of type %s in a token stream",
-                            cart_stream_name(w->in), rec.type);
-    if ((r = cart_plan_new(&w->plan, &w->corpus, w->m, &o->study.plan, err)) < 0 ||
+        (r = cart_corpus_open(&w->corpus, &w->in, input, w->m, err)) < 0 ||
+        (r = cart_plan_new(&w->plan, &w->corpus, w->m, &o->study.plan, err)) < 0 ||
         (r = cart_selfstudy_new(&w->study, w->e, &w->corpus, w->plan, &o->study, err)) < 0)
         return r;
     return o->targets ? cart_teacher_new(&w->teacher, w->e, chat, &w->corpus, &o->teacher,

@@ -237,13 +237,8 @@ void cart_route_template(struct cart_exchange *x)
         cart_wire_add(&w, "{\"prompt\":");
         cart_wire_string(&w, text.data, text.len);
         cart_wire_add(&w, "}");
-        ok = w.r == 0 || cart_fault_memory(&f);
     }
-    if (ok)
-        cart_exchange_reply(x, 200, "application/json", &w.b);
-    else
-        cart_fault_send(&f, x);
-    cart_wire_release(&w);
+    cart_fault_or_reply(x, ok, &w, &f);
     cart_buf_release(&text);
     release(&r);
 }
@@ -260,13 +255,8 @@ void cart_route_count(struct cart_exchange *x)
             &w,
             "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu,\"cartridge_tokens\":%zu}",
             ids.n, r.selection.stack ? r.selection.stack->rows : 0);
-        ok = w.r == 0 || cart_fault_memory(&f);
     }
-    if (ok)
-        cart_exchange_reply(x, 200, "application/json", &w.b);
-    else
-        cart_fault_send(&f, x);
-    cart_wire_release(&w);
+    cart_fault_or_reply(x, ok, &w, &f);
     cart_ids_release(&ids);
     release(&r);
 }

@@ -62,6 +62,16 @@ void cart_fault_send(const struct cart_fault *f, struct cart_exchange *x)
                              f->members[0] ? f->members : NULL, f->message);
 }
 
+void cart_fault_or_reply(struct cart_exchange *x, bool ok, struct cart_wire *w,
+                         struct cart_fault *f)
+{
+    if (ok && (w->r == 0 || cart_fault_memory(f)))
+        cart_exchange_reply(x, 200, "application/json", &w->b);
+    else
+        cart_fault_send(f, x);
+    cart_wire_release(w);
+}
+
 bool cart_fault_refused(struct cart_fault *f, struct cart_serve *s, enum cart_refusal why,
                         const struct cart_err *err, size_t n_prompt, size_t rows)
 {

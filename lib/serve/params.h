@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "serve/exchange.h"
 #include "serve/stops.h"
+#include "serve/wire.h"
 
 /* What is wrong with a request. Functions that find it return false. */
 struct cart_fault {
@@ -23,6 +24,10 @@ bool cart_fault_value(struct cart_fault *f, const char *param, const char *fmt, 
     CART_PRINTF(3, 4); /* 400 invalid_value */
 bool cart_fault_memory(struct cart_fault *f);
 void cart_fault_send(const struct cart_fault *f, struct cart_exchange *x);
+/* The end of a plain route: answers 200 with the JSON in w where ok and all of it fitted memory,
+ * else with the fault. Releases w. */
+void cart_fault_or_reply(struct cart_exchange *x, bool ok, struct cart_wire *w,
+                         struct cart_fault *f);
 
 /* The body as an object; the caller owns it. */
 bool cart_params_body(struct cart_exchange *x, json_t **out, struct cart_fault *f);

@@ -77,13 +77,8 @@ void cart_route_tokenize(struct cart_exchange *x)
     bool ok = cart_params_body(x, &body, &f) && encode(x->serve, body, &ids, &pieces, &f);
     if (ok) {
         write_tokens(x->serve, &w, &ids, pieces);
-        ok = w.r == 0 || cart_fault_memory(&f);
     }
-    if (ok)
-        cart_exchange_reply(x, 200, "application/json", &w.b);
-    else
-        cart_fault_send(&f, x);
-    cart_wire_release(&w);
+    cart_fault_or_reply(x, ok, &w, &f);
     cart_ids_release(&ids);
     json_decref(body);
 }
@@ -121,13 +116,8 @@ void cart_route_detokenize(struct cart_exchange *x)
         cart_wire_add(&w, ",\"prompt\":");
         cart_wire_string(&w, text.data, text.len);
         cart_wire_add(&w, "}");
-        ok = w.r == 0 || cart_fault_memory(&f);
     }
-    if (ok)
-        cart_exchange_reply(x, 200, "application/json", &w.b);
-    else
-        cart_fault_send(&f, x);
-    cart_wire_release(&w);
+    cart_fault_or_reply(x, ok, &w, &f);
     cart_buf_release(&text);
     json_decref(body);
 }

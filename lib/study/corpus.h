@@ -5,6 +5,7 @@
 #ifndef CART_STUDY_CORPUS_H
 #define CART_STUDY_CORPUS_H
 
+#include "model/model.h"
 #include "stream/stream.h"
 
 /* One document. All pointers are owned by the corpus. */
@@ -37,6 +38,11 @@ struct cart_corpus {
  * be empty. */
 int cart_corpus_read(struct cart_corpus *c, struct cart_stream_reader *r, size_t V,
                      struct cart_record *rec, struct cart_err *err) CART_MUST_USE;
+/* The token stream at path ("-" is standard input), read whole: *in stays open for its head and
+ * name, also after a failure where it is not NULL (*in is NULL before). CART_EMATCH: tokens of
+ * another tokenizer than m's. */
+int cart_corpus_open(struct cart_corpus *c, struct cart_stream_reader **in, const char *path,
+                     const struct cart_model *m, struct cart_err *err) CART_MUST_USE;
 void cart_corpus_release(struct cart_corpus *c);
 
 /* Writes the DOC records from document first on, as they came. */

@@ -201,15 +201,7 @@ static int rows_of_stream(struct cart_init *out, const struct cart_model *m,
 {
     struct cart_stream_reader *in = NULL;
     struct cart_corpus corpus = CART_CORPUS_INIT;
-    struct cart_record rec;
-    int r = cart_stream_open(&in, opt->init, "tokens", err);
-    if (r < 0)
-        return r;
-    r = cart_fingerprints_check(m, json_object_get(cart_stream_head(in), "model"), true, opt->init,
-                                err);
-    if (r == 0 && (r = cart_corpus_read(&corpus, in, m->V, &rec, err)) == 1)
-        r = cart_err_set(err, CART_EFORMAT, "%s: a record of type %s in a token stream", opt->init,
-                         rec.type);
+    int r = cart_corpus_open(&corpus, &in, opt->init, m, err);
     if (r == 0 && (r = cart_corpus_digest(&corpus, digest, err)) == 0)
         r = rows_of_corpus(out, m, opt, &corpus, false, pool, err);
     cart_corpus_release(&corpus);

@@ -9,28 +9,23 @@
  * is CPU time, which other processes on the machine disturb less. */
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "helper/limits.h"
 #include "helper/weights.h"
 #include "tensor/attention_kernels.h"
 #include "tensor/dispatch.h"
 #include "tensor/ops_kernels.h"
 #include "tensor/vocab_kernels.h"
 
-#include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { REPEATS = 9, PEAK_STEPS = 100000, CHAINS = 12 };
+enum { REPEATS = 9 };
 
 static struct cart_pool *pool;
 static size_t threads = 1;
 static const struct cart_tensor_kernels *set;
 static volatile float sink;
-
-static double now(void)
-{
-    return threads == 1 ? cart_clock_cpu() : cart_clock_now();
-}
 
 static void die(const char *what)
 {
@@ -47,66 +42,6 @@ static float *floats(size_t n, uint64_t seed)
     for (size_t i = 0; i < n; i++)
         x[i] = test_random_float(&seed);
     return x;
-}
-
-__attribute__((target("avx2,fma"))) static void peak_unit(void *ctx, size_t unit, size_t worker)
-{
-    __m256 c[CHAINS], a = _mm256_set1_ps(1.0f), b = _mm256_set1_ps(1e-9f);
-
-    (void)ctx;
-    (void)unit;
-    (void)worker;
-#pragma GCC unroll 12
-    for (size_t i = 0; i < CHAINS; i++)
-        c[i] = _mm256_setzero_ps();
-    for (size_t n = 0; n < PEAK_STEPS; n++) {
-#pragma GCC unroll 12
-        for (size_t i = 0; i < CHAINS; i++) {
-            c[i] = _mm256_fmadd_ps(a, b, c[i]);
-            __asm__ volatile("" : "+x"(c[i]));
-        }
-    }
-#pragma GCC unroll 12
-    for (size_t i = 0; i < CHAINS; i++)
-        sink = _mm_cvtss_f32(_mm256_castps256_ps128(c[i]));
-}
-
-__attribute__((target("avx512f"))) static void peak_wide_unit(void *ctx, size_t unit, size_t worker)
-{
-    __m512 c[CHAINS], a = _mm512_set1_ps(1.0f), b = _mm512_set1_ps(1e-9f);
-
-    (void)ctx;
-    (void)unit;
-    (void)worker;
-#pragma GCC unroll 12
-    for (size_t i = 0; i < CHAINS; i++)
-        c[i] = _mm512_setzero_ps();
-    for (size_t n = 0; n < PEAK_STEPS; n++) {
-#pragma GCC unroll 12
-        for (size_t i = 0; i < CHAINS; i++) {
-            c[i] = _mm512_fmadd_ps(a, b, c[i]);
-            __asm__ volatile("" : "+v"(c[i]));
-        }
-    }
-#pragma GCC unroll 12
-    for (size_t i = 0; i < CHAINS; i++)
-        sink = _mm_cvtss_f32(_mm512_castps512_ps128(c[i]));
-}
-
-/* FLOP/s of all threads with the widest vectors of the CPU. */
-static double peak(void)
-{
-    bool wide = __builtin_cpu_supports("avx512f");
-    double best = 1e9;
-
-    for (size_t i = 0; i < 2 * REPEATS; i++) {
-        double t = now();
-
-        cart_pool_run(pool, threads, wide ? peak_wide_unit : peak_unit, NULL);
-        t = now() - t;
-        best = t < best ? t : best;
-    }
-    return (double)threads * PEAK_STEPS * CHAINS * (wide ? 32 : 16) / best;
 }
 
 struct shape {
@@ -205,14 +140,14 @@ static double keys_seen(const struct problem *p)
 static void bench_attention(const struct shape *s, bool backward)
 {
     struct problem p = problem_make(s);
-    double best = 1e9, limit = peak(),
+    double best = 1e9, limit = limit_fma(pool),
            flop = keys_seen(&p) * (double)(s->H * s->DH) * (backward ? 10 : 4);
     double bytes = 2.0 * 4 * (double)(s->HK * s->DH * (s->P + s->items * s->T));
 
     cart_attention_forward_with(set->attention, p.items, p.n, &p.d, pool);
     problem_compare(&p);
     for (size_t r = 0; r < REPEATS; r++) {
-        double t = now();
+        double t = limit_now(pool);
         size_t loops = flop < 1e8 ? (size_t)(1e8 / flop) : 1;
 
         for (size_t i = 0; i < loops; i++) {
@@ -221,7 +156,7 @@ static void bench_attention(const struct shape *s, bool backward)
             else
                 cart_attention_forward_with(set->attention, p.items, p.n, &p.d, pool);
         }
-        t = (now() - t) / (double)loops;
+        t = (limit_now(pool) - t) / (double)loops;
         best = t < best ? t : best;
     }
     printf(
@@ -337,7 +272,7 @@ int main(int argc, char **argv)
             set = sets[i];
     if (threads == 0 || cart_pool_new(&pool, threads, &err) < 0)
         die("no threads");
-    printf("%zu thread(s), %s, peak %.1f GFLOP/s\n", threads, set->name, peak() / 1e9);
+    printf("%zu thread(s), %s, peak %.1f GFLOP/s\n", threads, set->name, limit_fma(pool) / 1e9);
     for (size_t i = 0; i < CART_COUNTOF(forward); i++)
         bench_attention(&forward[i], false);
     for (size_t i = 0; i < CART_COUNTOF(backward); i++)

@@ -18,7 +18,6 @@
 #include "tensor/matmul_impl.h"
 #include "tensor/matmul_kernels.h"
 
-#include <immintrin.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,118 +28,10 @@ static const struct cart_tensor_kernels *set;
 static const struct cart_matmul_kernels *kernels; /* of the set, in the class */
 static enum cart_precision class;
 
-static double now(void)
-{
-    return threads == 1 ? cart_clock_cpu() : cart_clock_now();
-}
-
 static void die(const char *what)
 {
     fprintf(stderr, "bench_kernels: %s\n", what);
     exit(1);
-}
-
-/* --- limits --- */
-
-enum { PEAK_STEPS = 200000, CHAINS = 12 };
-
-static volatile float sink;
-
-__attribute__((target("avx512f"))) static void peak_avx512(void)
-{
-    __m512 c[CHAINS], a = _mm512_set1_ps(1.0f), b = _mm512_set1_ps(1e-9f);
-
-#pragma GCC unroll 12
-    for (size_t i = 0; i < CHAINS; i++)
-        c[i] = _mm512_setzero_ps();
-    for (size_t n = 0; n < PEAK_STEPS; n++) {
-#pragma GCC unroll 12
-        for (size_t i = 0; i < CHAINS; i++) {
-            c[i] = _mm512_fmadd_ps(a, b, c[i]);
-            __asm__ volatile("" : "+v"(c[i]));
-        }
-    }
-#pragma GCC unroll 12
-    for (size_t i = 0; i < CHAINS; i++)
-        sink = _mm_cvtss_f32(_mm512_castps512_ps128(c[i]));
-}
-
-__attribute__((target("avx2,fma"))) static void peak_avx2(void)
-{
-    __m256 c[CHAINS], a = _mm256_set1_ps(1.0f), b = _mm256_set1_ps(1e-9f);
-
-#pragma GCC unroll 12
-    for (size_t i = 0; i < CHAINS; i++)
-        c[i] = _mm256_setzero_ps();
-    for (size_t n = 0; n < 2 * PEAK_STEPS; n++) {
-#pragma GCC unroll 12
-        for (size_t i = 0; i < CHAINS; i++) {
-            c[i] = _mm256_fmadd_ps(a, b, c[i]);
-            __asm__ volatile("" : "+x"(c[i]));
-        }
-    }
-#pragma GCC unroll 12
-    for (size_t i = 0; i < CHAINS; i++)
-        sink = _mm_cvtss_f32(_mm256_castps256_ps128(c[i]));
-}
-
-static void peak_unit(void *ctx, size_t unit, size_t worker)
-{
-    (void)ctx;
-    (void)unit;
-    (void)worker;
-    if (__builtin_cpu_supports("avx512f"))
-        peak_avx512();
-    else if (__builtin_cpu_supports("fma"))
-        peak_avx2();
-}
-
-/* FLOP/s of all threads. */
-static double peak(void)
-{
-    double best = 1e9;
-
-    for (size_t i = 0; i < 15; i++) {
-        double t = now();
-
-        cart_pool_run(pool, threads, peak_unit, NULL);
-        t = now() - t;
-        best = t < best ? t : best;
-    }
-    return (double)threads * PEAK_STEPS * CHAINS * 32 / best;
-}
-
-enum { READ_UNIT = 1 << 20 };
-static unsigned char *read_area;
-static const size_t read_bytes = (size_t)192 << 20;
-
-static void read_unit(void *ctx, size_t unit, size_t worker)
-{
-    const uint64_t *p = (const void *)(read_area + unit * READ_UNIT);
-    uint64_t sum[8] = {0};
-
-    (void)ctx;
-    (void)worker;
-    for (size_t i = 0; i < READ_UNIT / 8; i += 8)
-        for (size_t j = 0; j < 8; j++)
-            sum[j] += p[i + j];
-    for (size_t j = 1; j < 8; j++)
-        sum[0] += sum[j];
-    sink = (float)sum[0];
-}
-
-static double read_bandwidth(void)
-{
-    double best = 1e9;
-
-    for (size_t i = 0; i < 7; i++) {
-        double t = now();
-
-        cart_pool_run(pool, read_bytes / READ_UNIT, read_unit, NULL);
-        t = now() - t;
-        best = t < best ? t : best;
-    }
-    return (double)read_bytes / best;
 }
 
 /* --- products --- */
@@ -191,13 +82,13 @@ static double time_product(float *out, const float *in, const struct cart_matrix
     double best = 1e9, until = cart_clock_now() + 0.25;
 
     for (size_t i = 0; i < 5 || cart_clock_now() < until; i++) {
-        double t = now();
+        double t = limit_now(pool);
 
         if (backward)
             cart_matmul_backward_with(kernels, out, w->K, in, w->N, M, w, pool);
         else
             cart_matmul_forward_with(kernels, out, w->N, in, w->K, M, w, NULL, false, pool);
-        t = now() - t;
+        t = limit_now(pool) - t;
         best = t < best ? t : best;
         if (i == 0 && backward)
             check_backward(out, in, w, M);
@@ -234,8 +125,8 @@ static void bench_dtype(int dtype, const char *only)
                                            {16, 3072, 1024}, {64, 1536, 768},  {64, 3072, 1024},
                                            {64, 1024, 3072}, {256, 1536, 768}, {256, 1024, 3072}};
     static const struct shape back[] = {{64, 1536, 768}, {64, 3072, 1024}, {256, 1024, 3072}};
-    double flops = class == CART_PRECISION_BF16 ? limit_bf16(pool) : peak(),
-           bytes_s = read_bandwidth();
+    double flops = class == CART_PRECISION_BF16 ? limit_bf16(pool) : limit_fma(pool),
+           bytes_s = limit_read(pool);
 
     printf("# %s: peak %.1f GFLOP/s, read %.1f GB/s, %zu threads\n", cart_dtype_info(dtype)->name,
            flops / 1e9, bytes_s / 1e9, threads);
@@ -268,16 +159,11 @@ int main(int argc, char **argv)
     kernels = class == CART_PRECISION_BF16 ? set->matmul_bf16 : set->matmul;
     if (threads < 1 || cart_cpu_init(&err) < 0 || cart_pool_new(&pool, threads, &err) < 0)
         die("cannot start threads");
-    read_area = malloc(read_bytes);
-    if (!read_area)
-        die("no memory");
-    memset(read_area, 1, read_bytes);
     printf("# kernels: %s\n", set->name);
     for (size_t i = 0; i < TEST_DTYPES; i++)
         if (argc < 3 || strcmp(argv[2], cart_dtype_info(test_dtypes[i])->name) == 0 ||
             strcmp(argv[2], "all") == 0)
             bench_dtype(test_dtypes[i], argc > 4 ? argv[4] : NULL);
-    free(read_area);
     cart_pool_free(pool);
     return 0;
 }

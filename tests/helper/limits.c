@@ -15,14 +15,24 @@ struct job {
     volatile float sink;
 };
 
+static bool wide(void)
+{
+    return __builtin_cpu_supports("avx512f");
+}
+
+double limit_now(const struct cart_pool *pool)
+{
+    return cart_pool_threads(pool) == 1 ? cart_clock_cpu() : cart_clock_now();
+}
+
 static void fma_unit(void *ctx, size_t unit, size_t worker)
 {
     struct job *j = ctx;
     (void)unit;
     (void)worker;
-    if (cart_cpu_path() == CART_CPU_AVX512)
+    if (wide())
         j->sink = limit_fma_loop_avx512(j->rounds);
-    else if (cart_cpu_path() == CART_CPU_AVX2)
+    else if (__builtin_cpu_supports("fma"))
         j->sink = limit_fma_loop_avx2(j->rounds);
 }
 
@@ -31,9 +41,9 @@ static void read_unit(void *ctx, size_t unit, size_t worker)
     struct job *j = ctx;
     const float *p = j->data + unit * j->per_unit;
     (void)worker;
-    if (cart_cpu_path() == CART_CPU_AVX512) {
+    if (wide()) {
         j->sink = limit_read_loop_avx512(p, j->per_unit);
-    } else if (cart_cpu_path() == CART_CPU_AVX2) {
+    } else if (__builtin_cpu_supports("fma")) {
         j->sink = limit_read_loop_avx2(p, j->per_unit);
     } else {
         float s = 0;
@@ -58,9 +68,9 @@ static double best_rate(struct cart_pool *pool, void (*unit)(void *, size_t, siz
     double best = 0;
     size_t T = cart_pool_threads(pool);
     for (int i = 0; i < 7; i++) {
-        double t = cart_clock_now();
+        double t = limit_now(pool);
         cart_pool_run(pool, T, unit, &j);
-        double rate = flop * (double)j.rounds * (double)T / (cart_clock_now() - t);
+        double rate = flop * (double)j.rounds * (double)T / (limit_now(pool) - t);
         best = rate > best ? rate : best;
     }
     return best;
@@ -68,9 +78,9 @@ static double best_rate(struct cart_pool *pool, void (*unit)(void *, size_t, siz
 
 double limit_fma(struct cart_pool *pool)
 {
-    if (cart_cpu_path() == CART_CPU_GENERIC)
+    if (!__builtin_cpu_supports("fma"))
         return 0;
-    return best_rate(pool, fma_unit, cart_cpu_path() == CART_CPU_AVX512 ? 512.0 : 192.0);
+    return best_rate(pool, fma_unit, wide() ? 512.0 : 192.0);
 }
 
 double limit_bf16(struct cart_pool *pool)
@@ -90,9 +100,9 @@ double limit_read(struct cart_pool *pool)
     struct job j = {.data = data, .per_unit = bytes / sizeof(float) / units};
     double best = 0;
     for (int i = 0; i < 9; i++) {
-        double t = cart_clock_now();
+        double t = limit_now(pool);
         cart_pool_run(pool, units, read_unit, &j);
-        double rate = (double)bytes / (cart_clock_now() - t);
+        double rate = (double)bytes / (limit_now(pool) - t);
         best = rate > best ? rate : best;
     }
     free(data);

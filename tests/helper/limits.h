@@ -5,12 +5,15 @@
 
 #include "base/pool.h"
 
+/* Seconds, for differences: of the CPU where one thread works, so that other programs do not count. */
+double limit_now(const struct cart_pool *pool);
+
 double limit_fma(struct cart_pool *pool);  /* f32 FLOP/s of fused multiply-adds in registers, widest
-                                              vectors in use */
+                                              vectors of the CPU; 0 without FMA */
 double limit_bf16(struct cart_pool *pool); /* FLOP/s of VDPBF16PS; 0 where the CPU has none */
 double limit_read(struct cart_pool *pool); /* bytes/s summing 512 MiB */
 
-/* The loop of one worker: rounds of 16 independent chains; returns a number so that nothing is
+/* The loop of one worker: rounds of independent chains; returns a number so that nothing is
  * optimised away. */
 float limit_fma_loop_avx512(long rounds);  /* 16 * 16 * 2 FLOP a round */
 float limit_bf16_loop_avx512(long rounds); /* 16 * 32 * 2 FLOP a round */

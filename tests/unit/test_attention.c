@@ -4,6 +4,7 @@
 #include "tensor/attention.h"
 
 #include "base/cpu.h"
+#include "helper/pools.h"
 #include "helper/weights.h"
 #include "tensor/attention_kernels.h"
 #include "tensor/dispatch.h"
@@ -17,9 +18,7 @@
 
 #include <cmocka.h>
 
-enum { POOLS = 4, SEGMENTS = 8, GAP = 3 };
-
-static struct cart_pool *pools[POOLS]; /* of 1 .. 4 threads */
+enum { SEGMENTS = 8, GAP = 3 };
 
 struct shape {
     size_t H, HK, DH, window, T, pos0;
@@ -243,7 +242,7 @@ static void test_forward_variants(void **state)
                     continue;
                 stream_blank(&x);
                 cart_attention_forward_with(sets[s]->attention, &it, 1, &x.d,
-                                            pools[(c + s) % POOLS]);
+                                            test_pools[(c + s) % TEST_POOLS]);
                 expect_stream(sets[s]->name, &x);
             }
         }
@@ -267,7 +266,8 @@ static void test_forward_calls(void **state)
                 size_t end = t + step < x.T ? t + step : x.T;
                 struct cart_attn_item it = item_of(&x, t, end, x.out, x.stats);
 
-                cart_attention_forward_with(set->attention, &it, 1, &x.d, pools[t % POOLS]);
+                cart_attention_forward_with(set->attention, &it, 1, &x.d,
+                                            test_pools[t % TEST_POOLS]);
             }
             expect_stream("calls", &x);
         }
@@ -317,7 +317,7 @@ static void check_company(size_t prefix_rows, size_t window, size_t n_streams, s
             stream_blank(&x[j]);
         }
         cart_attention_forward_with(sets[order / 3]->attention, some, n_streams, &x[0].d,
-                                    pools[order % POOLS]);
+                                    test_pools[order % TEST_POOLS]);
         for (size_t i = 0; i < n_streams; i++)
             expect_stream("company", &x[i]);
     }
@@ -470,7 +470,7 @@ static void test_forward_unseen(void **state)
             it = item_of(&y, 0, y.T, y.out, y.stats);
             stream_blank(&y);
             cart_attention_forward_with(sets[round / 4]->attention, &it, 1, &y.d,
-                                        pools[round % POOLS]);
+                                        test_pools[round % TEST_POOLS]);
             for (size_t t = 0; t < x.T; t++) {
                 size_t pos = x.pos0 + t;
                 bool seen = pos >= bad && (!x.d.window || pos - bad < x.d.window);
@@ -568,7 +568,7 @@ static void test_backward_variants(void **state)
 
                 g = grad_of(&got, 0, x.ld);
                 cart_attention_backward_with(sets[s]->attention, &it, &g, 1, &x.d,
-                                             pools[(i + c + s) % POOLS]);
+                                             test_pools[(i + c + s) % TEST_POOLS]);
                 expect_grads(sets[s]->name, i, &x, &got, &want);
                 grads_release(&got);
             }
@@ -589,11 +589,11 @@ static void test_backward_calls(void **state)
         struct cart_attn_grad g = grad_of(&want, 0, x.ld);
 
         stream_define(&x);
-        cart_attention_backward(&it, &g, 1, &x.d, pools[0]);
+        cart_attention_backward(&it, &g, 1, &x.d, test_pools[0]);
         for (size_t t = 0, step = 1 + x.T / 3; t < x.T; t += step) {
             it = item_of(&x, t, t + step < x.T ? t + step : x.T, x.want, x.want_stats);
             g = grad_of(&got, t, x.ld);
-            cart_attention_backward(&it, &g, 1, &x.d, pools[1]);
+            cart_attention_backward(&it, &g, 1, &x.d, test_pools[1]);
         }
         expect_grads("calls", i, &x, &got, &want);
         grads_release(&got);
@@ -608,7 +608,7 @@ static void test_backward_company(void **state)
     enum { N = 5 };
 
     (void)state;
-    for (size_t threads = 0; threads < POOLS; threads++) {
+    for (size_t threads = 0; threads < TEST_POOLS; threads++) {
         struct stream x[N];
         struct grads want[N], got[N];
         struct cart_attn_item items[N];
@@ -623,10 +623,10 @@ static void test_backward_company(void **state)
             got[i] = grads_make(&x[i], 0);
             items[i] = item_of(&x[i], 0, x[i].T, x[i].want, x[i].want_stats);
             g[i] = grad_of(&want[i], 0, x[i].ld);
-            cart_attention_backward(&items[i], &g[i], 1, &x[i].d, pools[0]);
+            cart_attention_backward(&items[i], &g[i], 1, &x[i].d, test_pools[0]);
             g[i] = grad_of(&got[i], 0, x[i].ld);
         }
-        cart_attention_backward(items, g, N, &x[0].d, pools[threads]);
+        cart_attention_backward(items, g, N, &x[0].d, test_pools[threads]);
         for (size_t i = 0; i < N; i++) {
             expect_grads("company", i, &x[i], &got[i], &want[i]);
             grads_release(&got[i]);
@@ -675,7 +675,7 @@ static void test_backward_differences(void **state)
         memset(g.dk, 0, n_k * sizeof *g.dk);
         memset(g.dv, 0, n_k * sizeof *g.dv);
         stream_define(&x);
-        cart_attention_backward(&it, &grad, 1, &x.d, pools[1]);
+        cart_attention_backward(&it, &grad, 1, &x.d, test_pools[1]);
         for (size_t e = 0; e < 120; e++) {
             size_t a = e * 7919 % n_q, b = e * 7919 % n_k;
             double want = a % x.ld < x.d.H * x.d.DH ? slope(&x, &q[a], q, k, v, g.dout) : 0;
@@ -715,7 +715,7 @@ static void test_backward_unseen(void **state)
         for (size_t c = 0; c < x.ld; c++)
             g.dout[bad * x.ld + c] = NAN;
         grad = grad_of(&g, 0, x.ld);
-        cart_attention_backward_with(sets[i]->attention, &it, &grad, 1, &x.d, pools[0]);
+        cart_attention_backward_with(sets[i]->attention, &it, &grad, 1, &x.d, test_pools[0]);
         for (size_t j = 0; j < x.keys.rows; j++) {
             bool seen = j <= x.pos0 + bad && x.pos0 + bad - j < s.window;
 
@@ -730,27 +730,6 @@ static void test_backward_unseen(void **state)
     stream_release(&x);
 }
 
-static int pools_open(void **state)
-{
-    struct cart_err err;
-
-    (void)state;
-    if (cart_cpu_init(&err) < 0)
-        return -1;
-    for (size_t i = 0; i < POOLS; i++)
-        if (cart_pool_new(&pools[i], i + 1, &err) < 0)
-            return -1;
-    return 0;
-}
-
-static int pools_close(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < POOLS; i++)
-        cart_pool_free(pools[i]);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -763,5 +742,5 @@ int main(void)
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
-    return cmocka_run_group_tests(tests, pools_open, pools_close);
+    return cmocka_run_group_tests(tests, test_pools_open, test_pools_close);
 }

@@ -4,6 +4,7 @@
 #include "tensor/matmul.h"
 
 #include "base/cpu.h"
+#include "helper/pools.h"
 #include "helper/weights.h"
 #include "tensor/dispatch.h"
 #include "tensor/matmul_impl.h"
@@ -18,9 +19,8 @@
 
 #include <cmocka.h>
 
-enum { POOLS = 3, M_MAX = 65 };
+enum { M_MAX = 65 };
 
-static struct cart_pool *pools[POOLS]; /* of 1, 2, 3 threads */
 static const float guard = 12345.678f;
 
 static float *floats(size_t n, uint64_t seed)
@@ -109,7 +109,7 @@ static void check_forward_class(enum cart_precision class, int dtype, size_t N, 
                             with_bias ? p.bias : NULL, add);
     for (size_t i = 0; i < CART_COUNTOF(Ms) && Ms[i] <= M_most; i++) {
         for (size_t s = 0; s < n_sets; s++) {
-            struct cart_pool *pool = pools[(i + s + *cases) % POOLS];
+            struct cart_pool *pool = test_pools[(i + s + *cases) % TEST_POOLS];
 
             memcpy(y, p.y0, M_MAX * p.ldy * sizeof *y);
             cart_matmul_forward_with(kernels_of(sets[s], class), y, p.ldy, p.x, p.ldx, Ms[i], &p.w,
@@ -146,7 +146,7 @@ static void check_backward_class(enum cart_precision class, int dtype, size_t N,
     cart_matmul_backward_ref(class, p.want, p.ldx, dy, p.ldy, M_most, &p.w);
     for (size_t i = 0; i < CART_COUNTOF(Ms) && Ms[i] <= M_most; i++) {
         for (size_t s = 0; s < n_sets; s++) {
-            struct cart_pool *pool = pools[(i + s + *cases) % POOLS];
+            struct cart_pool *pool = test_pools[(i + s + *cases) % TEST_POOLS];
 
             memcpy(dx, p.x, M_MAX * p.ldx * sizeof *dx);
             cart_matmul_backward_with(kernels_of(sets[s], class), dx, p.ldx, dy, p.ldy, Ms[i], &p.w,
@@ -303,10 +303,10 @@ static void test_public(void **state)
 
     (void)state;
     cart_matmul_forward_ref(CART_PRECISION_F32, want, 21, x, 512, 7, &w, NULL, true);
-    cart_matmul_forward(y, 21, x, 512, 7, &w, NULL, true, pools[1]);
+    cart_matmul_forward(y, 21, x, 512, 7, &w, NULL, true, test_pools[1]);
     assert_memory_equal(y, want, 7 * 21 * sizeof *y);
     cart_matmul_backward_ref(CART_PRECISION_F32, dwant, 512, y, 21, 7, &w);
-    cart_matmul_backward(dx, 512, y, 21, 7, &w, pools[1]);
+    cart_matmul_backward(dx, 512, y, 21, 7, &w, test_pools[1]);
     assert_memory_equal(dx, dwant, 7 * 512 * sizeof *dx);
     free(x);
     free(y);
@@ -366,19 +366,19 @@ static void check_exact(int dtype, size_t K)
     assert_true(nmse(dx, want_dx, EM * K) < 1e-12);
 
     /* OpenBLAS: its own order of sums, the same product. */
-    for (size_t i = 0; i < POOLS; i++) {
+    for (size_t i = 0; i < TEST_POOLS; i++) {
         memcpy(y, y0, EM * EN * sizeof *y);
-        cart_matmul_forward_blas(y, EN, x, K, EM, &w, bias, true, pools[i]);
+        cart_matmul_forward_blas(y, EN, x, K, EM, &w, bias, true, test_pools[i]);
         assert_true(nmse(y, want_y, EM * EN) < 1e-12);
         for (size_t j = 0; j < EM * EN; j++)
             want_y[j] -= y0[j];
-        cart_matmul_forward_blas(y, EN, x, K, EM, &w, bias, false, pools[i]);
+        cart_matmul_forward_blas(y, EN, x, K, EM, &w, bias, false, test_pools[i]);
         assert_true(nmse(y, want_y, EM * EN) < 1e-12);
         for (size_t j = 0; j < EM * EN; j++)
             want_y[j] += y0[j];
         free(dx);
         dx = floats(EM * K, 5);
-        cart_matmul_backward_blas(dx, K, dy, EN, EM, &w, pools[i]);
+        cart_matmul_backward_blas(dx, K, dy, EN, EM, &w, test_pools[i]);
         assert_true(nmse(dx, want_dx, EM * K) < 1e-12);
     }
     free(x);
@@ -410,18 +410,18 @@ static void test_select(void **state)
     assert_int_equal(cart_kernels_selected(), CART_KERNELS_AUTO);
     assert_int_equal(cart_kernels_select(CART_KERNELS_BLAS, CART_PRECISION_F32, NULL), 0);
     assert_int_equal(cart_kernels_selected(), CART_KERNELS_BLAS);
-    cart_matmul_forward(a, 64, x, 2048, 64, &w, NULL, false, pools[0]);
-    cart_matmul_forward_blas(b, 64, x, 2048, 64, &w, NULL, false, pools[0]);
+    cart_matmul_forward(a, 64, x, 2048, 64, &w, NULL, false, test_pools[0]);
+    cart_matmul_forward_blas(b, 64, x, 2048, 64, &w, NULL, false, test_pools[0]);
     assert_memory_equal(a, b, 64 * 64 * sizeof *a);
     assert_int_equal(cart_kernels_select(CART_KERNELS_AUTO, CART_PRECISION_F32, NULL), 0);
-    cart_matmul_forward(a, 64, x, 2048, 64, &w, NULL, false, pools[0]);
+    cart_matmul_forward(a, 64, x, 2048, 64, &w, NULL, false, test_pools[0]);
     cart_matmul_forward_ref(CART_PRECISION_F32, b, 64, x, 2048, 64, &w, NULL, false);
     assert_memory_equal(a, b, 64 * 64 * sizeof *a);
     assert_int_equal(cart_kernels_select(CART_KERNELS_BLAS, CART_PRECISION_BF16, NULL),
                      CART_EUSAGE);
     assert_int_equal(cart_kernels_select(CART_KERNELS_AUTO, CART_PRECISION_BF16, NULL), 0);
     assert_int_equal(cart_precision_selected(), CART_PRECISION_BF16);
-    cart_matmul_forward(a, 64, x, 2048, 64, &w, NULL, false, pools[0]);
+    cart_matmul_forward(a, 64, x, 2048, 64, &w, NULL, false, test_pools[0]);
     cart_matmul_forward_ref(CART_PRECISION_BF16, b, 64, x, 2048, 64, &w, NULL, false);
     assert_memory_equal(a, b, 64 * 64 * sizeof *a);
     assert_int_equal(cart_kernels_select(CART_KERNELS_AUTO, CART_PRECISION_F32, NULL), 0);
@@ -429,27 +429,6 @@ static void test_select(void **state)
     free(a);
     free(b);
     test_weights_release(&w);
-}
-
-static int pools_open(void **state)
-{
-    struct cart_err err;
-
-    (void)state;
-    if (cart_cpu_init(&err) < 0)
-        return -1;
-    for (size_t i = 0; i < POOLS; i++)
-        if (cart_pool_new(&pools[i], i + 1, &err) < 0)
-            return -1;
-    return 0;
-}
-
-static int pools_close(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < POOLS; i++)
-        cart_pool_free(pools[i]);
-    return 0;
 }
 
 int main(void)
@@ -462,5 +441,5 @@ int main(void)
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
-    return cmocka_run_group_tests(tests, pools_open, pools_close);
+    return cmocka_run_group_tests(tests, test_pools_open, test_pools_close);
 }

@@ -4,6 +4,7 @@
 #include "tensor/ops.h"
 
 #include "base/cpu.h"
+#include "helper/pools.h"
 #include "helper/weights.h"
 #include "tensor/dispatch.h"
 #include "tensor/mathf.h"
@@ -18,9 +19,8 @@
 
 #include <cmocka.h>
 
-enum { POOLS = 3, N_MOST = 1100 };
+enum { N_MOST = 1100 };
 
-static struct cart_pool *pools[POOLS]; /* of 1, 2, 3 threads */
 static const size_t lengths[] = {1, 2, 7, 15, 16, 17, 31, 32, 33, 64, 80, 100, 128, 576, 1023};
 
 static float *floats(size_t n, uint64_t seed)
@@ -173,13 +173,13 @@ static void test_rows(void **state)
     float *x = floats(M * LD, 1), *w = floats(D, 2), *dy = floats(M * LD, 3);
 
     (void)state;
-    for (size_t p = 0; p < POOLS; p++) {
+    for (size_t p = 0; p < TEST_POOLS; p++) {
         float *y = floats(M * LD, 4), *dx = floats(M * LD, 5), *want_dx = floats(M * LD, 5),
               *r = floats(M * H, 6);
         float row[D];
 
-        cart_headnorm_forward(y, LD, r, x, LD, w, M, H, DH, 1e-6f, pools[p]);
-        cart_headnorm_backward(dx, LD, dy, LD, x, LD, r, w, M, H, DH, pools[p]);
+        cart_headnorm_forward(y, LD, r, x, LD, w, M, H, DH, 1e-6f, test_pools[p]);
+        cart_headnorm_backward(dx, LD, dy, LD, x, LD, r, w, M, H, DH, test_pools[p]);
         for (size_t m = 0; m < M; m++)
             for (size_t h = 0; h < H; h++) {
                 size_t at = m * LD + h * DH;
@@ -190,8 +190,8 @@ static void test_rows(void **state)
                 cart_ops_kernels_ref.norm_backward(want_dx + at, dy + at, x + at, scale, w, DH);
             }
         assert_memory_equal(dx, want_dx, M * LD * sizeof *dx);
-        cart_rmsnorm_forward(y, LD, r, x, LD, w, M, D, 1e-6f, pools[p]);
-        cart_rmsnorm_backward(dx, LD, dy, LD, x, LD, r, w, M, D, pools[p]);
+        cart_rmsnorm_forward(y, LD, r, x, LD, w, M, D, 1e-6f, test_pools[p]);
+        cart_rmsnorm_backward(dx, LD, dy, LD, x, LD, r, w, M, D, test_pools[p]);
         for (size_t m = 0; m < M; m++) {
             float scale = cart_ops_kernels_ref.norm_forward(row, x + m * LD, w, D, 1e-6f);
 
@@ -201,7 +201,7 @@ static void test_rows(void **state)
                                                D);
         }
         assert_memory_equal(dx, want_dx, M * LD * sizeof *dx);
-        cart_rmsnorm_forward(y, LD, NULL, x, LD, NULL, M, D, 1e-6f, pools[p]);
+        cart_rmsnorm_forward(y, LD, NULL, x, LD, NULL, M, D, 1e-6f, test_pools[p]);
         free(y);
         free(dx);
         free(want_dx);
@@ -218,20 +218,20 @@ static void test_elements(void **state)
     struct cart_adam adam = {1e-2f, 0.9f, 0.999f, 1e-8f, 0.19, 0.002};
 
     (void)state;
-    for (size_t p = 0; p < POOLS; p++) {
+    for (size_t p = 0; p < TEST_POOLS; p++) {
         float *a = floats(N, 1), *b = floats(N, 2), *c = floats(N, 3), *d = floats(N, 4);
         float *a1 = floats(N, 1), *b1 = floats(N, 2), *c1 = floats(N, 3), *d1 = floats(N, 4);
         const struct cart_ops_kernels *ref = &cart_ops_kernels_ref;
 
-        cart_swiglu_forward(d, a, b, N, pools[p]);
+        cart_swiglu_forward(d, a, b, N, test_pools[p]);
         ref->swiglu_forward(d1, a1, b1, N);
-        cart_swiglu_backward(a, b, c, a, b, N, pools[p]);
+        cart_swiglu_backward(a, b, c, a, b, N, test_pools[p]);
         ref->swiglu_backward(a1, b1, c1, a1, b1, N);
-        cart_add(c, d, N, pools[p]);
+        cart_add(c, d, N, test_pools[p]);
         ref->add(c1, d1, N);
         for (size_t i = 0; i < N; i++)
             c[i] = c1[i] = fabsf(c1[i]);
-        cart_adam_step(a, b, c, d, 0.5f, N, &adam, pools[p]);
+        cart_adam_step(a, b, c, d, 0.5f, N, &adam, test_pools[p]);
         ref->adam_step(a1, b1, c1, d1, 0.5f, N, &adam);
         expect_bits("elements", "a", N, a, a1, N);
         expect_bits("elements", "b", N, b, b1, N);
@@ -343,12 +343,12 @@ static void test_rope_apply(void **state)
     (void)state;
     for (size_t m = 0; m < M; m++)
         pos[m] = (uint32_t)(m * 7 % POS);
-    for (size_t k = 0; k < 2 * POOLS; k++) {
+    for (size_t k = 0; k < 2 * TEST_POOLS; k++) {
         struct cart_rope rope = {k % 2 ? CART_ROPE_HALF : CART_ROPE_INTERLEAVED, N, 100, 1, NULL};
         float *x = floats(M * LD, 8), *x0 = floats(M * LD, 8);
 
         cart_rope_table(cos, sin, 0, POS, &rope);
-        cart_rope_apply(x, LD, M, H, DH, pos, cos, sin, &rope, false, pools[k / 2]);
+        cart_rope_apply(x, LD, M, H, DH, pos, cos, sin, &rope, false, test_pools[k / 2]);
         for (size_t m = 0; m < M; m++)
             for (size_t h = 0; h < H; h++)
                 for (size_t j = 0; j < DH; j++) {
@@ -366,7 +366,7 @@ static void test_rope_apply(void **state)
                     }
                     assert_true(fabs((double)x[at + j] - want) < 2e-6);
                 }
-        cart_rope_apply(x, LD, M, H, DH, pos, cos, sin, &rope, true, pools[k / 2]);
+        cart_rope_apply(x, LD, M, H, DH, pos, cos, sin, &rope, true, test_pools[k / 2]);
         for (size_t i = 0; i < M * LD; i++)
             assert_true(fabsf(x[i] - x0[i]) < 2e-6f);
         free(x);
@@ -395,27 +395,6 @@ static void test_adam_truth(void **state)
     assert_true(fabs(wide - 1) > 1e-3);
 }
 
-static int pools_open(void **state)
-{
-    struct cart_err err;
-
-    (void)state;
-    if (cart_cpu_init(&err) < 0)
-        return -1;
-    for (size_t i = 0; i < POOLS; i++)
-        if (cart_pool_new(&pools[i], i + 1, &err) < 0)
-            return -1;
-    return 0;
-}
-
-static int pools_close(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < POOLS; i++)
-        cart_pool_free(pools[i]);
-    return 0;
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -427,5 +406,5 @@ int main(void)
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
-    return cmocka_run_group_tests(tests, pools_open, pools_close);
+    return cmocka_run_group_tests(tests, test_pools_open, test_pools_close);
 }

@@ -3,6 +3,7 @@
 #include "tensor/vocab.h"
 
 #include "base/cpu.h"
+#include "helper/pools.h"
 #include "helper/weights.h"
 #include "tensor/dispatch.h"
 #include "tensor/vocab_kernels.h"
@@ -16,9 +17,6 @@
 
 #include <cmocka.h>
 
-enum { POOLS = 3 };
-
-static struct cart_pool *pools[POOLS]; /* of 1, 2, 3 threads */
 static const size_t sizes[] = {1, 2, 15, 16, 17, 63, 64, 65, 100, 1000, 4099};
 
 /* Kinds of rows: smooth, many equal values, rising, with NaN, with infinities, all NaN. */
@@ -164,12 +162,12 @@ static void test_rows(void **state)
         offsets[m] = m < 4 ? m : m == 4 ? 4 : m - 1;
     }
     offsets[M] = M - 1;
-    for (size_t t = 0; t < POOLS; t++) {
+    for (size_t t = 0; t < TEST_POOLS; t++) {
         float *x = row_make(M * LD, 0, 6), *want = row_make(M * LD, 0, 6);
         struct cart_logsum stats[M];
 
-        cart_vocab_logsum(stats, x, LD, M, V, pools[t]);
-        cart_vocab_topk(top, values, K, x, LD, M, V, pools[t]);
+        cart_vocab_logsum(stats, x, LD, M, V, test_pools[t]);
+        cart_vocab_topk(top, values, K, x, LD, M, V, test_pools[t]);
         for (size_t m = 0; m < M; m++) {
             struct cart_logsum s = cart_vocab_kernels_ref.logsum(want + m * LD, V);
 
@@ -180,34 +178,13 @@ static void test_rows(void **state)
             cart_vocab_kernels_ref.distill_backward(want + m * LD, V, &s, ids + offsets[m],
                                                     p + offsets[m], offsets[m + 1] - offsets[m]);
         }
-        cart_vocab_distill_backward(x, LD, M, V, stats, offsets, ids, p, pools[t]);
+        cart_vocab_distill_backward(x, LD, M, V, stats, offsets, ids, p, test_pools[t]);
         assert_memory_equal(x, want, M * LD * sizeof *x);
         for (size_t i = 0; i < V; i++)
             assert_true(offsets[4] != offsets[5] ? x[4 * LD + i] != 0 : x[4 * LD + i] == 0);
         free(x);
         free(want);
     }
-}
-
-static int pools_open(void **state)
-{
-    struct cart_err err;
-
-    (void)state;
-    if (cart_cpu_init(&err) < 0)
-        return -1;
-    for (size_t i = 0; i < POOLS; i++)
-        if (cart_pool_new(&pools[i], i + 1, &err) < 0)
-            return -1;
-    return 0;
-}
-
-static int pools_close(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < POOLS; i++)
-        cart_pool_free(pools[i]);
-    return 0;
 }
 
 int main(void)
@@ -220,5 +197,5 @@ int main(void)
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
-    return cmocka_run_group_tests(tests, pools_open, pools_close);
+    return cmocka_run_group_tests(tests, test_pools_open, test_pools_close);
 }
