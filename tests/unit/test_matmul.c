@@ -264,12 +264,12 @@ static void check_halves(enum cart_precision class, int dtype, size_t heads, siz
         free(y);
         y = floats(M * N, 2);
         cart_matmul_forward_with(kernels_of(sets[s], class), y, N, x, K, M, &w, bias, true,
-                                 pools[s % POOLS]);
+                                 test_pools[s % TEST_POOLS]);
         assert_memory_equal(y, want, M * N * sizeof *y);
         free(dx);
         dx = floats(M * K, 3);
         cart_matmul_backward_with(kernels_of(sets[s], class), dx, K, want, N, M, &w,
-                                  pools[s % POOLS]);
+                                  test_pools[s % TEST_POOLS]);
         assert_memory_equal(dx, dwant, M * K * sizeof *dx);
     }
     free(bytes);
