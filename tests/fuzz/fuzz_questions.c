@@ -18,7 +18,8 @@ static void make_corpus(const struct cart_model *m)
     struct cart_stream_writer *w;
     struct cart_stream_reader *r;
     struct cart_record rec;
-    json_t *head = json_pack("{s:s, s:[]}", "kind", "tokens", "history");
+    json_t *head = json_pack("{s:s, s:[], s:o}", "kind", "tokens", "history", "model",
+                             cart_fingerprints_json(&m->fp));
     fuzz_need(cart_stream_create(&w, fuzz_output(0), "corpus", head, 0, &err), &err);
     for (int i = 0; i < 2; i++) {
         json_t *fields = json_pack("{s:i, s:s, s:s, s:i, s:s}", "doc", i, "id", i ? "b" : "a",
