@@ -168,7 +168,8 @@ static int read_heads(const struct config *c, struct cart_model *m, struct cart_
     if (r < 0)
         return r;
     dh = m->D / h;
-    if (json_is_integer(json_object_get(c->root, "head_dim")))
+    const json_t *width = json_object_get(c->root, "head_dim");
+    if (width && !json_is_null(width))
         r = count(c, "head_dim", CART_MAX_HEAD_DIM, false, &dh, err);
     else if (m->D % h != 0)
         r = cart_err_set(err, CART_EFORMAT,
@@ -248,15 +249,16 @@ static int read_rope(const struct config *c, const struct cart_family *f, struct
                      struct cart_err *err)
 {
     double base = 10000;
-    const json_t *both = json_object_get(c->root, "rope_parameters");
-    const json_t *scaling = json_object_get(c->root, "rope_scaling");
+    const json_t *scaling = json_object_get(c->root, "rope_parameters");
+    bool gathered = scaling && !json_is_null(scaling);
+    bool apart = json_object_get(c->root, "rope_theta") != NULL;
     int r = number(c, c->root, "rope_theta", 0, 1e30, true, &base, err);
-    if (r == 0 && both && !json_is_null(both))
-        r = number(c, both, "rope_theta", 0, 1e30, true, &base, err);
+    if (r == 0 && gathered)
+        r = number(c, scaling, "rope_theta", 0, 1e30, apart, &base, err);
     m->rope =
         (struct cart_rope){.order = f->rope, .n_rot = m->layers[0].DH, .base = base, .scale = 1};
-    if (r == 0 && both && !json_is_null(both))
-        return read_scaling(c, both, m, err);
+    if (!gathered)
+        scaling = json_object_get(c->root, "rope_scaling");
     return r < 0 || !scaling || json_is_null(scaling) ? r : read_scaling(c, scaling, m, err);
 }
 

@@ -269,19 +269,19 @@ static void hub_name(const char *gguf, char out[96])
 }
 
 /* The bytes of a row of n values in the wanted type. */
-static void put_row(const struct job *j, const struct cart_gguf_tensor *t, const unsigned char *row,
-                    size_t n, unsigned char *out)
+static void put_row(int dtype, const struct cart_gguf_tensor *t, const unsigned char *row, size_t n,
+                    unsigned char *out)
 {
-    const float *x = (const void *)row;
-    int dtype = j->form->dtype < 0 ? t->type : j->form->dtype;
-    if (dtype == t->type) {
-        memcpy(out, row, n * cart_dtype_info(dtype)->bytes);
-        return;
-    }
+    float *x = malloc(n * sizeof *x);
+    cart_widen(t->type, row, 0, n, x);
     for (size_t i = 0; i < n; i++) {
         uint16_t h = dtype == CART_F16 ? cart_f16_from_f32(x[i]) : cart_bf16_from_f32(x[i]);
-        memcpy(out + 2 * i, &h, 2);
+        if (dtype == CART_F32)
+            memcpy(out + 4 * i, &x[i], 4);
+        else
+            memcpy(out + 2 * i, &h, 2);
     }
+    free(x);
 }
 
 static struct cart_st_tensor tensor_of(const struct job *j, const struct cart_gguf_tensor *t,
@@ -299,7 +299,7 @@ static struct cart_st_tensor tensor_of(const struct job *j, const struct cart_gg
     for (size_t n = 0; n < N; n++) {
         size_t head = n / (2 * half), i = n % (2 * half);
         size_t to = turned ? head * 2 * half + i % 2 * half + i / 2 : n;
-        put_row(j, t, t->data + n * (t->bytes / N), K, data + to * K * bytes);
+        put_row(dtype, t, t->data + n * (t->bytes / N), K, data + to * K * bytes);
     }
     struct cart_st_tensor out = {.name = name,
                                  .dtype = dtype == CART_F32   ? CART_ST_F32

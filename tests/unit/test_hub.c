@@ -1,6 +1,6 @@
 /* Models as directories of the hub: the bits of the same model as GGUF, and what must not be loaded.
  *
- *     test_hub GGUF DIR [SHARDS [bf16|f16]]
+ *     test_hub GGUF DIR [SHARDS [f32|bf16|f16]]
  *
  * writes a model as such a directory, for tests of the tools. */
 #include "base/io.h"
@@ -326,6 +326,7 @@ static void test_config(void **state)
         {file, "num_key_value_heads", "1", "k_proj.weight: expected [64, 16], found [64, 32"},
         {file, "head_dim", "15", "head_dim: expected an even number"},
         {file, "head_dim", "null", NULL},
+        {file, "head_dim", "16.5", "head_dim: expected an integer, found a real"},
         {file, "intermediate_size", "33", "gate_proj.weight: expected [64, 33]"},
         {file, "max_position_embeddings", "0", "max_position_embeddings"},
         {file, "rms_norm_eps", "0", "rms_norm_eps: expected above 0"},
@@ -432,6 +433,10 @@ static void test_weights(void **state)
         {file, "=self_attn.q_norm.weight", "self_attn.q_norm.weighs", "q_norm.weight: missing"},
         {file, "=\"F32\"", "\"I32\"", "type I32 is not supported: expected F32, F16 or BF16"},
         {file, "=[320,64]", "[64,320]", "tensor model.embed_tokens.weight: expected"},
+        {"config.json", "rope_parameters", "{\"full_attention\": {}}",
+         "rope_theta: expected a number"},
+        {"config.json", "rope_parameters", "7", "rope_theta: expected a number"},
+        {"config.json", "rope_theta", "7", NULL},
         {file, "=[128,64]", "[64,128]", "q_proj.weight: expected [64, 128], found [128, 64"},
     };
     static const struct hub_form form = {-1, 1, true, true, false};
@@ -544,7 +549,7 @@ static int write_directory(int argc, char **argv)
 {
     struct hub_form form = {-1, argc > 3 ? (size_t)atoi(argv[3]) : 1, true, true, false};
     if (argc > 4)
-        form.dtype = strcmp(argv[4], "f16") == 0 ? CART_F16 : CART_BF16;
+        form.dtype = argv[4][0] == 'b' ? CART_BF16 : argv[4][1] == '3' ? CART_F32 : CART_F16;
     hub_write_model(argv[1], argv[2], &form);
     return 0;
 }
