@@ -83,9 +83,6 @@ static int accept(struct cart_feed *f, const struct cart_record *rec, struct car
     if (!c->has_targets || c->R == 0)
         return cart_err_set(err, CART_EFORMAT, "%s: conversation %llu: no supervised token", name,
                             n);
-    uint64_t size = rec->size;
-    cart_hash_add(f->hash, &size, sizeof size);
-    cart_hash_add(f->hash, rec->payload, rec->size);
     return 0;
 }
 
@@ -108,16 +105,20 @@ static int take(struct cart_feed *f, const struct cart_record *rec, struct cart_
     int r = accept(f, rec, c, err);
     if (r == 0)
         r = cart_conversation_follow(&f->order_read, c, cart_stream_name(f->in), err);
-    if (r == 0 && c->held_out) {
-        if ((r = keep_held_out(f, c, err)) == 0)
+    bool held = c->held_out;
+    if (r == 0)
+        r = held ? keep_held_out(f, c, err) : spool_add(f, rec, err);
+    if (r == 0) {
+        /* Only now, since a saved state tells the digest of what was taken. */
+        uint64_t size = rec->size;
+        cart_hash_add(f->hash, &size, sizeof size);
+        cart_hash_add(f->hash, rec->payload, rec->size);
+        if (held)
             return 0;
-    } else if (r == 0) {
-        r = spool_add(f, rec, err);
-        r = r < 0 ? r : 1;
     }
     cart_conversation_release(c);
     free(c);
-    return r;
+    return r < 0 ? r : 1;
 }
 
 /* Reads until one more training conversation is spooled. 1: it is; 0: END. */
