@@ -25,10 +25,11 @@ static void on_arm(void *ctx, const char *arm)
     cart_log(CART_LOG_INFO, "%s", arm);
 }
 
-static int write_report(const struct options *o, const struct cart_eval *e, struct cart_err *err)
+/* Releases out. */
+static int write_report(const struct options *o, const struct cart_eval *e, struct cart_output *out,
+                        struct cart_err *err)
 {
     struct cart_buf text = CART_BUF_INIT;
-    struct cart_output out;
     json_t *json = NULL;
     int r;
     if (o->json) {
@@ -37,12 +38,8 @@ static int write_report(const struct options *o, const struct cart_eval *e, stru
     } else {
         r = cart_eval_table(e, &text, err);
     }
-    if (r == 0 && (r = cart_output_open(&out, o->common.output, true, err)) == 0) {
-        if ((r = cart_io_write(out.fd, text.data, text.len, "report", err)) < 0)
-            cart_output_abandon(&out);
-        else
-            r = cart_output_commit(&out, err);
-    }
+    if (r == 0 && (r = cart_io_write(out->fd, text.data, text.len, "report", err)) == 0)
+        r = cart_output_commit(out, err);
     json_decref(json);
     cart_buf_release(&text);
     return r;
@@ -69,13 +66,16 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_model *m = NULL;
     struct cart_pool *pool = NULL;
     struct cart_eval eval = {.n = 0};
+    struct cart_output out = {0};
     struct cart_model_options mo = {o->profile};
     struct cart_cartridge **list = calloc(o->cartridges.n + 1, sizeof *list);
     int r = list ? 0 : cart_err_memory(err, "cartridges", o->cartridges.n * sizeof *list);
     if (r == 0)
         r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                 (enum cart_precision)o->common.precision, err);
-    if (r < 0 || (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
+    /* An output that cannot be is found before the work. */
+    if (r < 0 || (r = cart_output_open(&out, o->common.output, true, err)) < 0 ||
+        (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
         (r = open_cartridges(o, m, list, err)) < 0)
         goto out;
@@ -85,8 +85,9 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     r = cart_eval_run(&eval, m, input, &o->eval, on_arm, o, pool, err);
     cart_progress_end(&o->progress);
     if (r == 0)
-        r = write_report(o, &eval, err);
+        r = write_report(o, &eval, &out, err);
 out:
+    cart_output_abandon(&out);
     cart_eval_release(&eval);
     for (size_t i = 0; list && i < o->cartridges.n; i++)
         cart_cartridge_close(list[i]);

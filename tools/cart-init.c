@@ -1,4 +1,5 @@
 /* cart-init: reads a token stream, writes a cartridge with zero training. */
+#include "base/io.h"
 #include "base/opt.h"
 #include "base/pool.h"
 #include "model/forward.h"
@@ -15,8 +16,10 @@ struct options {
     bool draft;
 };
 
+/* Releases out, where it succeeds. */
 static int save(const struct options *o, const struct cart_model *m, const struct cart_init *init,
-                const struct cart_corpus *corpus, const json_t *head, struct cart_err *err)
+                const struct cart_corpus *corpus, const json_t *head, struct cart_output *out,
+                struct cart_err *err)
 {
     json_t *metadata = NULL, *history = NULL, *options = cart_json_copy(init->recipe);
     int64_t *draft = NULL;
@@ -34,8 +37,11 @@ static int save(const struct options *o, const struct cart_model *m, const struc
     if (r == 0 && o->draft)
         r = cart_init_draft(&draft, &n_draft, corpus, err);
     if (r == 0)
-        r = cart_cartridge_save(o->common.output, m, init->rows.parts, init->rows.n_parts,
-                                init->rows.frozen, metadata, draft, n_draft, err);
+        r = cart_cartridge_write(out->fd, out->path ? out->path : "standard output", m,
+                                 init->rows.parts, init->rows.n_parts, init->rows.frozen, metadata,
+                                 draft, n_draft, err);
+    if (r == 0)
+        r = cart_output_commit(out, err);
     free(draft);
     json_decref(metadata);
     json_decref(history);
@@ -62,11 +68,13 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_stream_reader *in = NULL;
     struct cart_corpus corpus = CART_CORPUS_INIT;
     struct cart_init init = {.recipe = NULL};
+    struct cart_output out = {0};
     struct cart_model_options mo = {o->profile};
     char warning[512];
     int r;
     if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                  (enum cart_precision)o->common.precision, err)) < 0 ||
+        (!o->common.dry_run && (r = cart_output_open(&out, o->common.output, false, err)) < 0) ||
         (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
         (r = cart_corpus_open(&corpus, &in, input, m, err)) < 0 ||
@@ -77,8 +85,9 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     if (o->common.dry_run)
         dry_run(m, &corpus, &init);
     else
-        r = save(o, m, &init, &corpus, cart_stream_head(in), err);
+        r = save(o, m, &init, &corpus, cart_stream_head(in), &out, err);
 out:
+    cart_output_abandon(&out);
     cart_init_release(&init);
     cart_corpus_release(&corpus);
     cart_stream_close(in);

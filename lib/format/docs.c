@@ -275,8 +275,10 @@ static int next_line(struct cart_docs *d, struct cart_document *doc, struct cart
             r = make_line_document(d, path, path, d->lines.line.data, d->lines.line.len, doc, err);
             if (r != 0)
                 return r;
-        } else if (cart_lines_document(&d->lines, &d->o, &text, &n, &id, d->scratch, detail,
-                                       sizeof detail)) {
+        } else if ((r = cart_lines_document(&d->lines, &d->o, &text, &n, &id, d->scratch, detail,
+                                            sizeof detail, err)) < 0) {
+            return cart_err_wrap(err, r, "%s", path);
+        } else if (r == 1) {
             r = make_line_document(d, path, id[0] ? id : path, text, n, doc, err);
             if (r != 0)
                 return r;
@@ -312,12 +314,15 @@ static bool named_as_lines(const char *name)
     return has_suffix(name, n, ".jsonl") || has_suffix(name, n, ".ndjson");
 }
 
-static bool is_lines(const struct cart_docs *d, const char *name, const struct cart_buf *head)
+static int is_lines(const struct cart_docs *d, const char *name, const struct cart_buf *head,
+                    struct cart_err *err)
 {
     if (d->o.whole_lines || named_as_lines(name))
-        return true;
-    if (strcmp(name, "-") == 0 && cart_lines_sniff(head->data, head->len, d->o.text_field))
-        return true;
+        return 1;
+    int r =
+        strcmp(name, "-") == 0 ? cart_lines_sniff(head->data, head->len, d->o.text_field, err) : 0;
+    if (r != 0)
+        return r;
     size_t bom = head->len >= 3 && memcmp(head->data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     size_t space = strspn(head->data + bom, " \t\r\n");
     return d->o.jsonl && head->data[bom + space] == '{';
@@ -347,10 +352,10 @@ static int take(struct cart_docs *d, struct cart_source *s, const char *name, bo
     }
     if (content != CART_CONTENT_PLAIN)
         return cart_archive_open(&d->archive, s, content == CART_CONTENT_COMPRESSED, &d->o, err);
-    if (is_lines(d, name, &s->head)) {
+    if ((r = is_lines(d, name, &s->head, err)) == 1)
         cart_lines_begin(&d->lines, s);
-        return 0;
-    }
+    if (r != 0)
+        return r < 0 ? r : 0;
     if ((r = cart_source_read_all(s, d->o.max_document, &d->raw, err)) < 0)
         return r;
     if (r == 0) {

@@ -17,6 +17,7 @@
 
 struct cart_archive {
     struct archive *reader;
+    struct archive_entry *entry; /* ours, since libarchive would not check that it got one */
     struct cart_source *from;
     struct cart_source member; /* reads the current member */
     char chunk[64 << 10];      /* what the read callback hands to libarchive */
@@ -60,18 +61,21 @@ static la_int64_t on_seek(struct archive *reader, void *ctx, la_int64_t offset, 
 
 /* --- errors and caps --- */
 
+/* errno is that of the failed call, before which it was 0: libarchive says of an archive that it is
+ * damaged, or nothing, where a library below it had no memory. */
 static int archive_failure(struct cart_archive *a, struct cart_err *err)
 {
+    bool memory = errno == ENOMEM;
     char why[256];
     const char *text = archive_error_string(a->reader);
 
     if (a->from_err.code < 0)
         return cart_err_set(err, a->from_err.code, "%s", a->from_err.msg);
+    if (memory || archive_errno(a->reader) == ENOMEM)
+        return cart_err_memory(err, a->from->shown, 0);
     if (!text)
         text = "damaged archive";
     cart_err_escape(why, sizeof why, text, strlen(text));
-    if (archive_errno(a->reader) == ENOMEM)
-        return cart_err_memory(err, a->from->shown, 0);
     return cart_err_set(err, CART_EFORMAT, "%s: archive: %s", a->from->shown, why);
 }
 
@@ -112,6 +116,7 @@ static void leave(locale_t before)
 static ptrdiff_t read_member(struct cart_source *s, void *out, size_t n, struct cart_err *err)
 {
     struct cart_archive *a = s->ctx;
+    errno = 0;
     la_ssize_t got = archive_read_data(a->reader, out, n);
 
     if (got < 0)
@@ -138,21 +143,25 @@ static int finish_member(struct cart_archive *a, struct cart_err *err)
     return 0;
 }
 
-static void enable(struct archive *reader, bool compressed)
+/* False: no memory. A format left out for that would be read as another. */
+static bool enable(struct archive *reader, bool compressed)
 {
-    archive_read_support_format_tar(reader);
-    archive_read_support_format_cpio(reader);
-    if (!compressed) {
-        archive_read_support_format_zip(reader);
-        archive_read_support_format_7zip(reader);
-        return;
-    }
-    archive_read_support_format_raw(reader);
-    archive_read_support_format_empty(reader);
-    archive_read_support_filter_gzip(reader);
-    archive_read_support_filter_bzip2(reader);
-    archive_read_support_filter_xz(reader);
-    archive_read_support_filter_zstd(reader);
+    static int (*const plain[])(struct archive *) = {
+        archive_read_support_format_tar, archive_read_support_format_cpio,
+        archive_read_support_format_zip, archive_read_support_format_7zip, NULL};
+    static int (*const packed[])(struct archive *) = {archive_read_support_format_tar,
+                                                      archive_read_support_format_cpio,
+                                                      archive_read_support_format_raw,
+                                                      archive_read_support_format_empty,
+                                                      archive_read_support_filter_gzip,
+                                                      archive_read_support_filter_bzip2,
+                                                      archive_read_support_filter_xz,
+                                                      archive_read_support_filter_zstd,
+                                                      NULL};
+    bool all = true;
+    for (int (*const *support)(struct archive *) = compressed ? packed : plain; *support; support++)
+        all = (*support)(reader) != ARCHIVE_FATAL && all;
+    return all;
 }
 
 int cart_archive_open(struct cart_archive **out, struct cart_source *from, bool compressed,
@@ -160,8 +169,8 @@ int cart_archive_open(struct cart_archive **out, struct cart_source *from, bool 
 {
     struct cart_archive *a = calloc(1, sizeof *a);
 
-    if (!a || !(a->reader = archive_read_new())) {
-        free(a);
+    if (!a || !(a->reader = archive_read_new()) || !(a->entry = archive_entry_new2(a->reader))) {
+        cart_archive_close(a);
         return cart_err_memory(err, from->shown, sizeof *a);
     }
     a->from = from;
@@ -170,14 +179,22 @@ int cart_archive_open(struct cart_archive **out, struct cart_source *from, bool 
     a->max_ratio = o->max_ratio ? o->max_ratio : CART_DOCS_MAX_RATIO;
     a->max_members = o->max_members ? o->max_members : CART_DOCS_MAX_MEMBERS;
     a->member = (struct cart_source){.read = read_member, .ctx = a, .fd = -1, .shown = from->shown};
+    errno = 0;
     a->utf8 = newlocale(LC_CTYPE_MASK, "C.UTF-8", (locale_t)0);
-    enable(a->reader, compressed);
+    if ((!a->utf8 && errno == ENOMEM) || !enable(a->reader, compressed)) {
+        int r = cart_err_memory(err, from->shown, 0);
+        cart_archive_close(a);
+        return r;
+    }
     archive_read_set_read_callback(a->reader, on_read);
     if (from->seekable)
         archive_read_set_seek_callback(a->reader, on_seek);
-    archive_read_set_callback_data(a->reader, a);
     locale_t before = enter(a);
-    int r = archive_read_open1(a->reader) == ARCHIVE_OK ? 0 : archive_failure(a, err);
+    errno = 0;
+    int r = archive_read_set_callback_data(a->reader, a) == ARCHIVE_OK &&
+                    archive_read_open1(a->reader) == ARCHIVE_OK
+                ? 0
+                : archive_failure(a, err);
     leave(before);
     if (r < 0) {
         cart_archive_close(a);
@@ -210,13 +227,14 @@ static void describe(struct cart_archive *a, struct archive_entry *e, struct car
 
 int cart_archive_next(struct cart_archive *a, struct cart_member *m, struct cart_err *err)
 {
-    struct archive_entry *e = NULL;
+    struct archive_entry *e = a->entry;
     int r = finish_member(a, err);
 
     if (r < 0)
         return r;
     locale_t before = enter(a);
-    int got = archive_read_next_header(a->reader, &e);
+    errno = 0;
+    int got = archive_read_next_header2(a->reader, e);
     if (got == ARCHIVE_EOF)
         r = 0;
     else if (got != ARCHIVE_OK && got != ARCHIVE_WARN)
@@ -243,6 +261,7 @@ void cart_archive_close(struct cart_archive *a)
 {
     if (!a)
         return;
+    archive_entry_free(a->entry);
     archive_read_free(a->reader);
     cart_source_release(&a->member);
     if (a->utf8)

@@ -101,11 +101,14 @@ void cart_lines_begin(struct cart_lines *l, struct cart_source *from);
  * passed over. */
 int cart_lines_next(struct cart_lines *l, size_t cap, struct cart_err *err) CART_MUST_USE;
 /* The document in l->line: *text [n], *id ("" if there is none; in scratch when a number). 1, or 0
- * with detail [cap]. */
+ * with detail [cap]; CART_ESYS: no memory. */
 int cart_lines_document(struct cart_lines *l, const struct cart_docs_options *o, const char **text,
-                        size_t *n, const char **id, char scratch[64], char *detail, size_t cap);
-/* Whether the first line within head [n] is an object with the text field as a string. */
-bool cart_lines_sniff(const char *head, size_t n, const char *text_field);
+                        size_t *n, const char **id, char scratch[64], char *detail, size_t cap,
+                        struct cart_err *err) CART_MUST_USE;
+/* 1 where the first line within head [n] is an object with the text field as a string, else 0;
+ * CART_ESYS: no memory. */
+int cart_lines_sniff(const char *head, size_t n, const char *text_field,
+                     struct cart_err *err) CART_MUST_USE;
 void cart_lines_end(struct cart_lines *l);
 void cart_lines_release(struct cart_lines *l);
 

@@ -83,16 +83,20 @@ int cart_lines_next(struct cart_lines *l, size_t cap, struct cart_err *err)
 }
 
 int cart_lines_document(struct cart_lines *l, const struct cart_docs_options *o, const char **text,
-                        size_t *n, const char **id, char scratch[64], char *detail, size_t cap)
+                        size_t *n, const char **id, char scratch[64], char *detail, size_t cap,
+                        struct cart_err *err)
 {
     const char *field = o->text_field ? o->text_field : "text";
     json_t *v = NULL;
-    struct cart_err err;
+    struct cart_err why;
 
     json_decref(l->value);
     l->value = NULL;
-    if (cart_json_parse(&v, l->line.data, l->line.len, "line", &err) < 0) {
-        snprintf(detail, cap, "%s", err.msg);
+    int r = cart_json_parse(&v, l->line.data, l->line.len, "line", &why);
+    if (r == CART_ESYS)
+        return cart_err_set(err, r, "%s", why.msg);
+    if (r < 0) {
+        snprintf(detail, cap, "%s", why.msg);
         return 0;
     }
     l->value = v;
@@ -114,7 +118,7 @@ int cart_lines_document(struct cart_lines *l, const struct cart_docs_options *o,
     return 1;
 }
 
-bool cart_lines_sniff(const char *head, size_t n, const char *text_field)
+int cart_lines_sniff(const char *head, size_t n, const char *text_field, struct cart_err *err)
 {
     if (n >= 3 && memcmp(head, "\xef\xbb\xbf", 3) == 0) {
         head += 3;
@@ -123,8 +127,10 @@ bool cart_lines_sniff(const char *head, size_t n, const char *text_field)
     const char *end = n > 0 && head[0] == '{' ? memchr(head, '\n', n) : NULL;
     json_t *v = NULL;
 
-    if (!end || cart_json_parse(&v, head, (size_t)(end - head), "line", NULL) < 0)
-        return false;
+    struct cart_err why;
+    int r = end ? cart_json_parse(&v, head, (size_t)(end - head), "line", &why) : CART_EFORMAT;
+    if (r < 0)
+        return r == CART_ESYS ? cart_err_set(err, r, "%s", why.msg) : 0;
     bool found = json_is_string(json_object_get(v, text_field ? text_field : "text"));
     json_decref(v);
     return found;

@@ -61,13 +61,15 @@ static int head(struct cart_call_scan *s, struct cart_err *err)
             name_end = at.p;
     }
     json_t *v = NULL;
-    if (cart_json_parse(&v, name, (size_t)(name_end - name), "name", err) < 0 ||
-        json_string_length(v) == 0) {
+    int r = cart_json_parse(&v, name, (size_t)(name_end - name), "name", err);
+    if (r == CART_ESYS)
+        return r;
+    if (r < 0 || json_string_length(v) == 0) {
         s->foreign = true;
         json_decref(v);
         return 0;
     }
-    int r = cart_buf_add(&s->name, json_string_value(v), json_string_length(v), err);
+    r = cart_buf_add(&s->name, json_string_value(v), json_string_length(v), err);
     json_decref(v);
     s->at = (size_t)(at.p - 1 - s->text.data);
     s->seen = s->at;

@@ -26,7 +26,7 @@ struct cart_call_delta {
 int cart_call_push(struct cart_call_scan *s, const char *text, size_t n, struct cart_call_delta *d,
                    struct cart_err *err) CART_MUST_USE;
 /* The closing marker has come (or, not closed, the answer ended). True: a call, whose last delta is
- * d; false: no call at all, and s->text is plain text. */
+ * d; false: no call at all (or none that there is memory to read), and s->text is plain text. */
 bool cart_call_finish(struct cart_call_scan *s, bool closed, struct cart_call_delta *d);
 void cart_call_reset(struct cart_call_scan *s);
 void cart_call_release(struct cart_call_scan *s);

@@ -115,7 +115,10 @@ bool cart_params_body(struct cart_exchange *x, json_t **out, struct cart_fault *
     if (x->body.len == 0)
         return cart_fault_set(f, 400, "invalid_json", NULL,
                               "expected a JSON object in the body, found no body");
-    if (cart_json_parse(&o, x->body.data, x->body.len, "body", &err) < 0)
+    int r = cart_json_parse(&o, x->body.data, x->body.len, "body", &err);
+    if (r == CART_ESYS)
+        return cart_fault_memory(f);
+    if (r < 0)
         return cart_fault_set(f, 400, "invalid_json", NULL, "%s", err.msg);
     if (!json_is_object(o)) {
         json_decref(o);

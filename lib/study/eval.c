@@ -324,22 +324,25 @@ static int run_untrained(struct eval_run *e, const struct cart_cartridge *c, str
     return r;
 }
 
-/* The first cartridge with this recipe of rows already has its untrained arm. */
-static bool same_start(const struct cart_cartridge *a, const struct cart_cartridge *b)
+/* 1 where both have one recipe of rows: the first cartridge already has its untrained arm. Else 0;
+ * CART_ESYS: no memory. */
+static int same_start(const struct cart_cartridge *a, const struct cart_cartridge *b,
+                      struct cart_err *err)
 {
     static const char *const keys[] = {"init", "p", "frozen", "init_seed"};
     const char *ta = json_string_value(json_object_get(a->metadata, "cart.recipe"));
     const char *tb = json_string_value(json_object_get(b->metadata, "cart.recipe"));
     json_t *ra = NULL, *rb = NULL;
-    bool same = ta && tb && cart_json_parse(&ra, ta, strlen(ta), "", NULL) == 0 &&
-                cart_json_parse(&rb, tb, strlen(tb), "", NULL) == 0;
+    struct cart_err why = {0};
+    bool same = ta && tb && cart_json_parse(&ra, ta, strlen(ta), a->path, &why) == 0 &&
+                cart_json_parse(&rb, tb, strlen(tb), b->path, &why) == 0;
     for (size_t i = 0; i < CART_COUNTOF(keys) && same; i++) {
         const json_t *x = json_object_get(ra, keys[i]), *y = json_object_get(rb, keys[i]);
         same = (!x && !y) || json_equal(x, y);
     }
     json_decref(ra);
     json_decref(rb);
-    return same;
+    return why.code == CART_ESYS ? cart_err_set(err, why.code, "%s", why.msg) : same;
 }
 
 static int run_arms(struct eval_run *e, struct cart_err *err)
@@ -354,10 +357,9 @@ static int run_arms(struct eval_run *e, struct cart_err *err)
     for (size_t i = 0; i < o->n_cartridges && r == 0; i++)
         r = run_cut(e, chat, o->cartridges[i]->p, err);
     for (size_t i = 0; i < o->n_cartridges && r == 0; i++) {
-        bool done = false;
-        for (size_t k = 0; k < i && !done; k++)
-            done = same_start(o->cartridges[k], o->cartridges[i]);
-        r = done ? 0 : run_untrained(e, o->cartridges[i], err);
+        for (size_t k = 0; k < i && r == 0; k++)
+            r = same_start(o->cartridges[k], o->cartridges[i], err);
+        r = r == 0 ? run_untrained(e, o->cartridges[i], err) : r < 0 ? r : 0;
     }
     for (size_t i = 0; i < o->n_cartridges && r == 0; i++) {
         const struct cart_kv_part *parts[2];

@@ -39,8 +39,9 @@ struct run {
     size_t n_sums;
     json_t *recipe, *identity;
     struct cart_buf state_path, part_path;
-    bool saves; /* there is a place for states */
-    int claim;  /* FILE.part, locked as long as the run lasts; -1: none */
+    bool saves;                /* there is a place for states */
+    struct cart_output direct; /* where there is none: opened before any work, for the cartridge */
+    int claim;                 /* FILE.part, locked as long as the run lasts; -1: none */
     uint64_t step;
 };
 
@@ -151,8 +152,12 @@ static int save_cartridge(struct run *t, const char *path, bool whole, struct ca
                                history, err);
     if (r == 0 && t->opt->draft)
         r = cart_init_draft(&draft, &n_draft, corpus, err);
-    if (r == 0)
+    if (r == 0 && whole && !t->saves) {
+        out = t->direct;
+        t->direct = (struct cart_output){0};
+    } else if (r == 0) {
         r = cart_output_open(&out, path, false, err);
+    }
     if (r == 0)
         r = cart_cartridge_write(out.fd, path ? path : "standard output", t->m, x->parts,
                                  x->n_parts, x->frozen, metadata, draft, n_draft, err);
@@ -262,8 +267,8 @@ static bool every(uint64_t step, uint64_t n)
     return n > 0 && step % n == 0;
 }
 
-/* Whether the last line of the metrics is an evaluation, which then is this step's. */
-static bool evaluated(const struct run *t)
+/* 1 where the last line of the metrics is an evaluation, which then is this step's, else 0. */
+static int evaluated(const struct run *t, struct cart_err *err)
 {
     const struct cart_buf *lines = cart_metrics_lines(t->metrics);
     const char *split = NULL;
@@ -271,19 +276,21 @@ static bool evaluated(const struct run *t)
     size_t end = lines->len, at = end ? end - 1 : 0;
     while (at > 0 && lines->data[at - 1] != '\n')
         at--;
-    bool yes = end > 0 &&
-               cart_json_parse(&last, lines->data + at, end - at, "metrics", NULL) == 0 &&
-               cart_json_string(last, "split", &split, "metrics", NULL) == 0 &&
-               strcmp(split, "held-out") == 0;
+    if (end == 0)
+        return 0;
+    int r = cart_json_parse(&last, lines->data + at, end - at, "metrics", err);
+    if (r == 0 && (r = cart_json_string(last, "split", &split, "metrics", err)) == 0)
+        r = strcmp(split, "held-out") == 0;
     json_decref(last);
-    return yes;
+    return r;
 }
 
 /* A state may have been saved between a step and its evaluation, which is made up for then. */
 static int evaluate_if_due(struct run *t, struct cart_err *err)
 {
     bool due = every(t->step, t->opt->eval_every) || t->step == 0 || t->step == t->schedule.total;
-    return due && !evaluated(t) ? evaluate(t, err) : 0;
+    int r = due ? evaluated(t, err) : 1;
+    return r == 0 ? evaluate(t, err) : r < 0 ? r : 0;
 }
 
 /* Steps until all are done. A mark is taken before each group, so that a failure before its step
@@ -385,6 +392,8 @@ static int prepare_output(struct run *t, const char *input, struct cart_err *err
         return cart_err_set(err, CART_EUSAGE,
                             "--metrics -: the cartridge goes to standard output already");
     t->saves = !cart_io_is_direct(out);
+    if (!t->saves && !t->opt->dry_run && (r = cart_output_open(&t->direct, out, false, err)) < 0)
+        return r;
     if (!t->saves && (t->opt->resume || t->opt->save_every))
         return cart_err_set(err, CART_EUSAGE,
                             "saved states need a file for the cartridge: -o FILE");
@@ -458,6 +467,7 @@ static void release(struct run *t)
     cart_feed_close(t->feed);
     json_decref(t->recipe);
     json_decref(t->identity);
+    cart_output_abandon(&t->direct);
     release_claim(t);
     cart_buf_release(&t->state_path);
     cart_buf_release(&t->part_path);

@@ -1,0 +1,17 @@
+# The library that injects faults and the program that tries them all: tests/inject/README.md. Not sanitized: a
+# sanitizer wants to be the first library itself.
+
+INJECT := $(if $(filter release debug cov,$(MODE)),$(B)/inject/shim.so $(B)/inject/sweep)
+tests: $(INJECT)
+
+$(B)/inject/shim.so: tests/inject/shim.c
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -fPIC -shared -o $@ $< -ldl
+$(B)/inject/sweep: tests/inject/sweep.c
+	@mkdir -p $(@D)
+	$(call say,LD,$@)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $<
+
+.PHONY: check-faults
+check-faults: ## every fault at every point of every tool (make check tries a sample)
+	+$(MAKE) $(PARALLEL) MODE=$(MODE) tests
+	CART_FAULTS=all tests/run --build $(B) faults
