@@ -230,6 +230,9 @@ int cart_io_claim(int *fd, const char *path, struct cart_err *err)
     for (;;) {
         struct stat have, named;
         int f = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+        if (f < 0 && errno == EISDIR)
+            return cart_err_set(err, CART_EUSAGE,
+                                "%s: expected a regular file or none, found a directory", path);
         if (f < 0)
             return failed_open(path, err);
         int r = cart_io_claim_fd(f, path, err);
