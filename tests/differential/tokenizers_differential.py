@@ -61,14 +61,15 @@ def ours(tools, model, texts, special, work):
 
 
 def compare(args, model, pre, first, count):
-    """Strings first .. first + count - 1, each twice. Returns how many differ."""
+    """Strings first .. first + count - 1, each twice. Returns how many comparisons differ."""
     keys = gguf.read(model)[1]
     path = gguf.with_pre(model, pre, os.path.join(args.work, "model.gguf"))
+    oracles = [reference(keys, pre, special) for special in (False, True)]
+    what = "%s with the vocabulary of %s" % (pre, os.path.basename(model))
     differ, ids, begun = 0, 0, time.time()
-    for special in (False, True):
-        oracle = reference(keys, pre, special)
-        for at in range(first, first + count, BATCH):
-            texts = [hostile.string(n) for n in range(at, min(at + BATCH, first + count))]
+    for at in range(first, first + count, BATCH):
+        texts = [hostile.string(n) for n in range(at, min(at + BATCH, first + count))]
+        for special, oracle in enumerate(oracles):
             found = ours(args.tools, path, texts, special, args.work)
             if len(found) != len(texts):
                 sys.exit("expected %d documents, found %d" % (len(texts), len(found)))
@@ -79,8 +80,9 @@ def compare(args, model, pre, first, count):
                     if differ <= SHOWN:
                         print("string %d %s: %s\n  expected %s\n  found    %s" %
                               (at + n, "special" if special else "text", ascii(texts[n]), e.ids, f))
-    print("%s with the vocabulary of %s: %d strings, as text and with control tokens, %d ids: %d differ (%.0f s)" %
-          (pre, os.path.basename(model), count, ids, differ, time.time() - begun), flush=True)
+        print("%s: %d strings, %d differences" % (what, at + len(texts) - first, differ), file=sys.stderr)
+    print("%s: %d strings, as text and with control tokens, %d ids: %d differ (%.0f s)" %
+          (what, count, ids, differ, time.time() - begun), flush=True)
     return differ
 
 
