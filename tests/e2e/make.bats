@@ -37,3 +37,40 @@ mk() {
     cart_must_fail 2 make -s -C "$CART_ROOT" MODE=fast help 2> words
     cart_has words 'MODE=fast: expected release'
 }
+
+# A system with a shell, nothing to build with, and an apt that knows what the file known lists and installs nothing.
+bare_system() {
+    mkdir bin
+    for c in bash env grep sort head cat; do ln -s "$(command -v $c)" bin/$c; done
+    printf '#!/bin/bash\necho 0\n' > bin/id
+    printf '#!/bin/bash\ngrep -qx -- "$2" %q/known\n' "$PWD" > bin/apt-cache
+    printf '#!/bin/bash\necho "$*" >> %q/log\n' "$PWD" > bin/apt-get
+    chmod +x bin/*
+    printf '%s\n' gcc libc6-dev bats > known
+    deps() { env -i PATH="$PWD/bin" "$@" bash "$CART_ROOT/tests/helper/deps" build check; }
+}
+
+@test "make deps asks apt for what is missing, once, and leaves out what apt does not have and the tests do without" {
+    bare_system
+    cart_must_fail 5 deps CART_NO_INSTALL=1 2> words
+    cart_has words 'missing, and CART_NO_INSTALL=1: gcc make libc6-dev'
+    cart_must_fail 1 grep -q clang-format words
+    [ ! -e log ]
+    cart_must_fail 5 deps 2> words
+    cart_equal update "$(head -n 1 log)"
+    cart_equal 2 "$(wc -l < log)"
+    grep -q '^install -y --no-install-recommends gcc make .*libmicrohttpd-dev bats' log
+    cart_must_fail 1 grep -q clang-format log
+    cart_has words 'gcc is installed, but does not work'
+    # Lists that have everything need no refresh.
+    sed -n 's/^install -y --no-install-recommends //p' log | tr ' ' '\n' > known
+    echo clang-format-14 >> known
+    rm log
+    cart_must_fail 5 deps 2> words
+    cart_equal 1 "$(wc -l < log)"
+    grep -q 'clang-format-14' log
+    rm bin/apt-get log
+    cart_must_fail 5 deps 2> words
+    cart_has words 'this system has no apt-get. Install what Debian calls: gcc'
+    [ ! -e log ]
+}
