@@ -9,7 +9,7 @@
  *               (leading dot) and CVS, _darcs, __MACOSX are passed over unless named as an input;
  *               symbolic links inside are never followed (so there are no loops), pipes, sockets
  *               and devices are never opened.
- *   archive     tar, zip, 7z, cpio, also gzip, bzip2, xz or zstd compressed, recognised by content:
+ *   archive     zip, or tar, also gzip, bzip2, xz or zstd compressed, recognised by content:
  *               its regular members in archive order, as ARCHIVE/MEMBER, hidden names passed over
  *               too. An archive inside an archive is not opened.
  *   compressed  a single gzip, bzip2, xz or zstd file is the document it holds.
@@ -47,7 +47,7 @@ enum cart_docs_reason {
     CART_DOCS_NOT_UTF8,  /* with the byte offset */
     CART_DOCS_BINARY,    /* NUL, or many control bytes */
     CART_DOCS_UTF16,     /* UTF-16 or UTF-32 text */
-    CART_DOCS_CONVERT,   /* PDF, Office, EPUB, RTF, PostScript: names a converter */
+    CART_DOCS_CONVERT,   /* PDF, Office, EPUB, RTF, PostScript, RAR, 7z: names a converter */
     CART_DOCS_MARKUP,    /* HTML, unless options->markup */
     CART_DOCS_LARGE,     /* more than options->max_document */
     CART_DOCS_LINE,      /* a line of JSON Lines that is no document */

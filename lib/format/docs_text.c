@@ -2,7 +2,6 @@
 #include "format/docs_impl.h"
 #include "format/text.h"
 
-#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -75,25 +74,6 @@ static bool is_tar(const char *p, size_t n)
     return sum == stated;
 }
 
-static bool is_cpio(const char *p, size_t n)
-{
-    size_t digits;
-
-    if (starts(p, n, "070701", 6) || starts(p, n, "070702", 6))
-        digits = 110;
-    else if (starts(p, n, "070707", 6))
-        digits = 76;
-    else
-        return false;
-    if (n < digits)
-        return false;
-    for (size_t i = 0; i < digits; i++) {
-        if (!isxdigit((unsigned char)p[i]))
-            return false;
-    }
-    return true;
-}
-
 static bool is_compressed(const char *p, size_t n)
 {
     return starts(p, n, "\x1f\x8b\x08", 3) || starts(p, n, "\x28\xb5\x2f\xfd", 4) ||
@@ -118,6 +98,7 @@ enum cart_content cart_content_sniff(const char *head, size_t n, enum cart_docs_
         {"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", 8,
          "an old Office document: convert it with LibreOffice"},
         {"Rar!\x1a\x07", 6, "RAR: unpack it first"},
+        {"7z\xbc\xaf\x27\x1c", 6, "7z: unpack it first"},
     };
 
     *reason = CART_DOCS_CONVERT;
@@ -131,8 +112,7 @@ enum cart_content cart_content_sniff(const char *head, size_t n, enum cart_docs_
         *advice = zip_advice(head, n);
         return *advice ? CART_CONTENT_FOREIGN : CART_CONTENT_ARCHIVE;
     }
-    if (starts(head, n, "PK\x05\x06", 4) || starts(head, n, "7z\xbc\xaf\x27\x1c", 6) ||
-        is_tar(head, n) || is_cpio(head, n))
+    if (starts(head, n, "PK\x05\x06", 4) || is_tar(head, n))
         return CART_CONTENT_ARCHIVE;
     return is_compressed(head, n) ? CART_CONTENT_COMPRESSED : CART_CONTENT_PLAIN;
 }
