@@ -149,14 +149,12 @@ static int bind_rows(struct cart_cartridge *c, const struct cart_model *m, bool 
                      struct cart_err *err)
 {
     struct cart_kv_layer *layers[2];
-    struct cart_arena measure = CART_ARENA_INIT;
-    layout(c, m, &measure, reorder, layers);
-    if (measure.overflow)
-        return cart_err_memory(err, "rows", 0);
-    int r = cart_arena_reserve(&c->priv->arena, measure.used, err);
+    struct cart_arena *arena = &c->priv->arena;
+    layout(c, m, arena, reorder, layers);
+    int r = cart_arena_reserve(arena, arena->used, err);
     if (r < 0)
         return r;
-    layout(c, m, &c->priv->arena, reorder, layers);
+    layout(c, m, arena, reorder, layers);
     add_part(c, m, layers[0], c->frozen, CART_ROWS_K_SINK, CART_ROWS_V_SINK);
     add_part(c, m, layers[1], c->p - c->frozen, CART_ROWS_K, CART_ROWS_V);
     size_t row0 = 0;

@@ -225,14 +225,14 @@ int cart_bind_weights(struct cart_model *m, struct cart_err *err)
     m->priv->used = calloc(c->n, sizeof *m->priv->used);
     if (!m->priv->used)
         return cart_err_memory(err, "tensor table", c->n);
-    struct cart_arena measure = CART_ARENA_INIT;
-    int r = bind_all(m, &measure, err);
+    struct cart_arena *arena = &m->priv->arena;
+    int r = bind_all(m, arena, err);
     if (r == 0)
         r = check_all_used(m, err);
     if (r == 0)
-        r = cart_arena_reserve(&m->priv->arena, measure.used, err);
+        r = cart_arena_reserve(arena, arena->used, err);
     if (r == 0)
-        r = bind_all(m, &m->priv->arena, err);
+        r = bind_all(m, arena, err);
     for (size_t j = 0; r == 0 && m->rope.factor && j < m->rope.n_rot / 2; j++)
         if (!(m->rope.factor[j] > 0))
             r = cart_err_set(err, CART_EFORMAT,

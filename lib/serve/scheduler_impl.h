@@ -101,6 +101,9 @@ struct cart_scheduler {
     struct cart_scheduler_counts published;
 };
 
+/* scheduler_submit.c: all that the job owns; NULL is fine. */
+void cart_scheduler_job_free(struct job *j);
+
 /* scheduler_step.c: one forward for all slots, sampling, events. */
 void cart_scheduler_step(struct cart_scheduler *s);
 
