@@ -19,6 +19,8 @@ else
     out=${OUT:-${XDG_CACHE_HOME:-$HOME/.cache}/cart/demo}
 fi
 p=${P:-256}
+# A small model's own questions teach less than the sentences themselves: six conversations of ten recite.
+talks=${SELFSTUDY_OPTS---seed-types recite:10,structuring,summarisation,question,use-case,creative,mechanism,verbatim}
 
 model=${CART_MODEL:-$("$here/fetch-model.sh")}
 export CART_MODEL="$model"
@@ -28,8 +30,8 @@ cd "$root"
 step() { printf '\n== %s\n' "$*"; }
 
 stages() {
-    make --no-print-directory -f pipelines/cartridge.mk DOCS=examples/manual OUT="$out" P="$p" N="${N:-240}" \
-        HELDOUT="${HELDOUT:-24}" STEPS="${STEPS:-150}" SEED="${SEED:-1}" QUESTIONS=examples/questions.jsonl "$@"
+    make --no-print-directory -f pipelines/cartridge.mk DOCS=examples/manual OUT="$out" P="$p" N="${N:-280}" \
+        HELDOUT="${HELDOUT:-24}" STEPS="${STEPS:-250}" SEED="${SEED:-1}" SELFSTUDY_OPTS="$talks" QUESTIONS=examples/questions.jsonl "$@"
 }
 
 step "train a cartridge of $p rows on examples/manual (stages in $out)"

@@ -52,7 +52,7 @@ PY
 }
 
 @test "the demo, at a size for tests: every stage, the table, three answers, nothing done twice" {
-    export OUT=$PWD/demo P=48 N=4 HELDOUT=2 STEPS=2
+    export OUT=$PWD/demo P=48 N=4 HELDOUT=2 STEPS=2 SELFSTUDY_OPTS=
     "$CART_ROOT/examples/demo.sh" > said 2> words
     for arm in 'bare' 'whole text' 'text 48' 'untrained'; do
         grep -q "^$arm  .*%" said
