@@ -179,7 +179,7 @@ records() {
         done
         for step in $(seq 0 7); do
             rm -f got*
-            train --save-every 1 --metrics got.jsonl -o got &
+            cart-train -q -p 70 --steps 8 --accum 3 --save-every 1 --metrics got.jsonl -o got x.targets &
             pid=$!
             until [ "$(grep -c '"train"' got.jsonl.part 2> /dev/null || true)" -ge "$step" ] 2> /dev/null ||
                 ! kill -0 $pid 2> /dev/null; do sleep 0.005; done
