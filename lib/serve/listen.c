@@ -90,7 +90,8 @@ static int open_tcp(struct cart_listeners *l, const char *host, size_t port, str
     snprintf(service, sizeof service, "%zu", port);
     int e = getaddrinfo(host, service, &hints, &all);
     if (e != 0)
-        return cart_err_set(err, CART_EUSAGE, "--host %s: %s", host, gai_strerror(e));
+        return cart_err_set(err, e == EAI_MEMORY || e == EAI_SYSTEM ? CART_ESYS : CART_EUSAGE,
+                            "--host %s: %s", host, gai_strerror(e));
     for (struct addrinfo *ai = all; ai; ai = ai->ai_next) {
         if (port == 0 && l->n > before)
             break;

@@ -11,7 +11,11 @@ $(B)/inject/sweep: tests/inject/sweep.c
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $<
 
-.PHONY: check-faults
+.PHONY: check-faults check-tsan
 check-faults: ## every fault at every point of every tool (make check tries a sample)
 	+$(MAKE) $(PARALLEL) MODE=$(MODE) tests
 	CART_FAULTS=all tests/run --build $(B) faults
+check-tsan: ## the thread pool, and the stages on three threads, under ThreadSanitizer
+	+$(MAKE) $(PARALLEL) MODE=tsan all build/tsan/unit/test_pool
+	tests/run-one build/tsan/unit/test_pool
+	CART_TEST_BUILD=build/tsan tests/run-one tests/inject/threads.bats
