@@ -53,9 +53,10 @@ static void dry_run(const struct cart_model *m, const struct cart_corpus *corpus
 {
     size_t bytes = (init->rows.n + init->rows.n_sink) * sizeof(float);
     cart_log(CART_LOG_NOTICE,
-             "reads %zu tokens of %zu documents; writes p %zu rows, %.1f MiB; memory %.1f MiB "
+             "reads %zu tokens of %zu document%s; writes p %zu rows, %.1f MiB; memory %.1f MiB "
              "beside the model",
-             corpus->tokens, corpus->n_docs, init->rows.p, (double)bytes / 1048576.0,
+             corpus->tokens, corpus->n_docs, CART_S(corpus->n_docs), init->rows.p,
+             (double)bytes / 1048576.0,
              (double)(cart_trainable_bytes(m, init->rows.p, init->rows.frozen) +
                       cart_kv_tail_bytes(m, init->rows.p) + cart_workspace_bytes(m, 512)) /
                  1048576.0);

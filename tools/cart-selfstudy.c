@@ -164,18 +164,20 @@ static int report_plan(struct work *w, struct cart_err *err)
 
     if (r < 0)
         return r;
-    cart_log(
-        CART_LOG_NOTICE,
-        "%zu documents, %zu tokens; the chunks of %zu training conversations cover %.1f %% of them",
-        w->corpus.n_docs, w->corpus.tokens, o->n, 100 * share);
+    cart_log(CART_LOG_NOTICE,
+             "%zu document%s, %zu tokens; the chunks of %zu training conversation%s cover %.1f %% "
+             "of them",
+             w->corpus.n_docs, CART_S(w->corpus.n_docs), w->corpus.tokens, o->n, CART_S(o->n),
+             100 * share);
     if (held_out > 0 && cart_plan_regions(w->plan) > 0)
-        cart_log(CART_LOG_NOTICE, "%zu held-out conversations on %zu stretches kept from training",
-                 held_out, cart_plan_regions(w->plan));
+        cart_log(CART_LOG_NOTICE, "%zu held-out conversation%s on %zu stretch%s kept from training",
+                 held_out, CART_S(held_out), cart_plan_regions(w->plan),
+                 cart_plan_regions(w->plan) == 1 ? "" : "es");
     else if (held_out > 0)
         cart_log(CART_LOG_NOTICE,
-                 "%zu held-out conversations, by their questions only: keeping chunks from "
+                 "%zu held-out conversation%s, by their questions only: keeping chunks from "
                  "training takes %zu tokens",
-                 held_out, 8 * o->study.plan.chunk_max);
+                 held_out, CART_S(held_out), 8 * o->study.plan.chunk_max);
     return 0;
 }
 
@@ -184,10 +186,11 @@ static void report_end(const struct work *w)
     const struct cart_selfstudy_counts *k = cart_selfstudy_counts(w->study);
 
     cart_log(CART_LOG_NOTICE,
-             "%zu conversations (%zu left out as empty; %zu answers cut at a sentence, %zu in "
+             "%zu conversation%s (%zu left out as empty; %zu answer%s cut at a sentence, %zu in "
              "mid-sentence); "
              "%zu tokens read, %zu written",
-             k->written, k->empty, k->cut, k->unfinished, k->prefilled, k->decoded);
+             k->written, CART_S(k->written), k->empty, k->cut, CART_S(k->cut), k->unfinished,
+             k->prefilled, k->decoded);
     if (w->o->study.spec_b > 0)
         cart_log(CART_LOG_NOTICE, "%zu tokens guessed from the corpus, %zu of them right",
                  k->guessed, k->right);
@@ -268,7 +271,8 @@ static int study(struct work *w, struct cart_err *err)
     int r;
 
     if (w->stage.conversations > 0)
-        cart_log(CART_LOG_NOTICE, "going on after %zu conversations", w->stage.conversations);
+        cart_log(CART_LOG_NOTICE, "going on after %zu conversation%s", w->stage.conversations,
+                 CART_S(w->stage.conversations));
     cart_progress_start(&w->progress, o->common.progress, "conversations",
                         (double)(o->end - o->first));
     cart_progress_skip(&w->progress, (double)(first - o->first));
@@ -277,8 +281,8 @@ static int study(struct work *w, struct cart_err *err)
         r = cart_teacher_flush(w->teacher, err);
     cart_progress_end(&w->progress);
     if (r == 1)
-        r = cart_err_set(err, CART_EAGAIN, "stopped after %zu conversations",
-                         w->stage.conversations);
+        r = cart_err_set(err, CART_EAGAIN, "stopped after %zu conversation%s",
+                         w->stage.conversations, CART_S(w->stage.conversations));
     return r;
 }
 

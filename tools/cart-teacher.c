@@ -122,7 +122,8 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
     free(seen);
     if (r < 0 || (r = cart_estimate_rates(w->e, 1, &rates, err)) < 0)
         return r;
-    cart_log(CART_LOG_NOTICE, "%zu conversations, %zu supervised tokens", n, rows);
+    cart_log(CART_LOG_NOTICE, "%zu conversation%s, %zu supervised token%s", n, CART_S(n), rows,
+             CART_S(rows));
     cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
              (double)(cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
                       cart_kv_tail_bytes(w->m, CART_TEACHER_ROWS + CART_TEACHER_BATCH * 256) +
@@ -198,15 +199,15 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
         cart_interrupt_install();
     size_t before = w.stage.conversations;
     if (before > 0)
-        cart_log(CART_LOG_NOTICE, "going on after %zu conversations", before);
+        cart_log(CART_LOG_NOTICE, "going on after %zu conversation%s", before, CART_S(before));
     if ((r = teach(&w, &rec, more, err)) < 0) {
         cart_stage_abandon(&w.stage, true); /* whatever is wrong, it is not what was done so far */
         goto out;
     }
     size_t n = w.stage.conversations - before; /* as rows and entries count */
     if ((r = cart_stage_commit(&w.stage, err)) == 0)
-        cart_log(CART_LOG_NOTICE, "%zu conversations, %zu rows, %.1f entries a row", n, w.rows,
-                 w.rows > 0 ? (double)w.entries / (double)w.rows : 0.0);
+        cart_log(CART_LOG_NOTICE, "%zu conversation%s, %zu row%s, %.1f entries a row", n, CART_S(n),
+                 w.rows, CART_S(w.rows), w.rows > 0 ? (double)w.entries / (double)w.rows : 0.0);
 out:
     cart_teacher_free(w.teacher);
     cart_corpus_release(&w.corpus);

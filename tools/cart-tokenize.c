@@ -109,19 +109,19 @@ static int encode_chat(struct work *w, const struct cart_document *doc, json_t *
     size_t n = 0;
     int r;
 
-    if ((r = cart_json_parse(line, doc->text, doc->n_text, doc->path, err)) < 0)
+    if ((r = cart_json_parse(line, doc->text, doc->n_text, doc->shown, err)) < 0)
         return r;
     if (!json_is_object(*line))
         return cart_err_set(err, CART_EFORMAT, "%s: expected an object with \"messages\"",
-                            doc->path);
-    if ((r = cart_json_array(*line, "messages", &array, doc->path, err)) < 0 ||
-        (r = cart_json_string_opt(*line, "id", id, doc->path, err)) < 0 ||
-        (r = chat_options(w, *line, &co, doc->path, err)) < 0 ||
-        (r = cart_chat_messages_parse(array, &msgs, &n, doc->path, err)) < 0)
+                            doc->shown);
+    if ((r = cart_json_array(*line, "messages", &array, doc->shown, err)) < 0 ||
+        (r = cart_json_string_opt(*line, "id", id, doc->shown, err)) < 0 ||
+        (r = chat_options(w, *line, &co, doc->shown, err)) < 0 ||
+        (r = cart_chat_messages_parse(array, &msgs, &n, doc->shown, err)) < 0)
         return r;
     r = cart_chat_render(w->chat, msgs, n, &co, &w->ids, &w->stats, err);
     if (r < 0)
-        r = cart_err_wrap(err, r, "%s", doc->path);
+        r = cart_err_wrap(err, r, "%s", doc->shown);
     free(msgs);
     return r;
 }
@@ -138,10 +138,10 @@ static int write_record(struct work *w, const struct cart_document *doc, const j
 
     cart_buf_reset(&w->payload);
     if ((r = cart_payload_build(&w->payload, &kind->records[0], fields, data, counts, err)) < 0)
-        return cart_err_wrap(err, r, "%s", doc->path);
+        return cart_err_wrap(err, r, "%s", doc->shown);
     if (w->payload.len > CART_STREAM_MAX_RECORD)
         return cart_err_set(err, CART_EFORMAT,
-                            "%s: expected a record of at most %zu bytes, found %zu", doc->path,
+                            "%s: expected a record of at most %zu bytes, found %zu", doc->shown,
                             CART_STREAM_MAX_RECORD, w->payload.len);
     w->written += w->payload.len;
     return w->writer ? cart_stream_write(w->writer, "DOC ", w->payload.data, w->payload.len, err)
@@ -182,7 +182,7 @@ static int write_document(struct work *w, const struct cart_document *doc, const
     if (w->o->count)
         bad |= json_object_set_new(fields, "tokens", json_integer((json_int_t)w->ids.n));
     if (bad)
-        r = cart_err_memory(err, doc->path, 0);
+        r = cart_err_memory(err, doc->shown, 0);
     else
         r = w->o->count ? write_count(w, fields, err) : write_record(w, doc, fields, err);
     json_decref(fields);
@@ -264,7 +264,7 @@ static int all_documents(struct work *w, struct cart_docs *docs, struct cart_err
     while ((r = cart_docs_next(docs, &doc, err)) == 1) {
         if ((r = one_document(w, &doc, err)) < 0)
             break;
-        cart_progress_update(&progress, (double)(doc.index + 1), doc.path);
+        cart_progress_update(&progress, (double)(doc.index + 1), doc.shown);
     }
     cart_progress_end(&progress);
     return r;

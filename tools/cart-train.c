@@ -39,8 +39,9 @@ static void on_plan(void *ctx, const struct cart_train_plan *p)
     double steps = (double)(p->steps - p->done);
     double evals = 2.0 + (o->train.eval_every ? steps / (double)o->train.eval_every : 0.0);
     cart_log(CART_LOG_NOTICE,
-             "%zu training and %zu held-out conversations, %llu steps of %zu, p %zu", p->planned,
-             p->held_out, (unsigned long long)p->steps, o->train.accum, p->p);
+             "%zu training and %zu held-out conversation%s, %llu step%s of %zu, p %zu", p->planned,
+             p->held_out, CART_S(p->held_out), (unsigned long long)p->steps, CART_S(p->steps),
+             o->train.accum, p->p);
     cart_log(CART_LOG_NOTICE,
              "memory beside the model: %.1f MiB (rows, gradient, moments %.1f; one step %.1f)",
              (double)(p->state_bytes + p->tape_bytes) * MIB, (double)p->state_bytes * MIB,
@@ -72,8 +73,9 @@ static void on_evaluation(void *ctx, const struct cart_train_report *r)
     if (r->step > 0)
         snprintf(when, sizeof when, "after step %llu", (unsigned long long)r->step);
     cart_log(CART_LOG_NOTICE,
-             "held-out %s: loss %.4f, KL %.4f, top-1 %.1f %% (%zu conversations, %zu tokens)", when,
-             r->loss, r->kl, 100.0 * r->top1, r->conversations, r->tokens);
+             "held-out %s: loss %.4f, KL %.4f, top-1 %.1f %% (%zu conversation%s, %zu token%s)",
+             when, r->loss, r->kl, 100.0 * r->top1, r->conversations, CART_S(r->conversations),
+             r->tokens, CART_S(r->tokens));
     if (r->step < r->steps) {
         cart_progress_start(&o->progress, o->common.progress, "steps", (double)r->steps);
         cart_progress_skip(&o->progress, (double)r->step);

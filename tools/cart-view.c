@@ -9,7 +9,7 @@
 #include "model/model.h"
 #include "stream/join.h"
 #include "stream/listing.h"
-#include "stream/sniff.h"
+#include "base/sniff.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -86,8 +86,7 @@ int cart_cpu_init(struct cart_err *err)
         cart_err_escape(shown, sizeof shown, wish, strlen(wish));
         if (i == CART_COUNTOF(names))
             return cart_err_set(err, CART_EUSAGE,
-                                "CART_CPU: expected generic, avx2, avx512 or baseline, found %s",
-                                shown);
+                                "CART_CPU: expected generic, avx2 or avx512, found %s", shown);
         chosen = (enum cart_cpu_path)i;
         if (chosen > best)
             return cart_err_set(

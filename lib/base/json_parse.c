@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,7 @@ struct parser {
     const unsigned char *text, *at, *end;
     /* Decoded strings: a stack, since the key of a member waits while its value is read. */
     struct cart_buf strings;
-    const char *what;
+    const char *what, *colon; /* ": " behind a what that is not empty */
     struct cart_err *err;
 };
 
@@ -21,16 +22,21 @@ struct parser {
 static int fault(const struct parser *p, const char *expected)
 {
     unsigned line = 1, column = 1;
-    char found[48];
+    char found[48], place[48];
     for (const unsigned char *c = p->text; c < p->at; c++) {
         column = *c == '\n' ? 1 : column + ((*c & 0xc0) != 0x80);
         line += *c == '\n';
     }
     size_t n = (size_t)(p->end - p->at) < 20 ? (size_t)(p->end - p->at) : 20;
     cart_err_escape(found, sizeof found, (const char *)p->at, n);
-    return cart_err_set(p->err, CART_EFORMAT,
-                        "%s: JSON: line %u, column %u: expected %s, found %s%s%s", p->what, line,
-                        column, expected, n ? "'" : "the end", found, n ? "'" : "");
+    /* Of a text without lines the line is what its name says. */
+    bool lines = memchr(p->text, '\n', (size_t)(p->end - p->text)) != NULL;
+    if (lines)
+        snprintf(place, sizeof place, "line %u, column %u", line, column);
+    else
+        snprintf(place, sizeof place, "column %u", column);
+    return cart_err_set(p->err, CART_EFORMAT, "%s%sJSON: %s: expected %s, found %s%s%s", p->what,
+                        p->colon, place, expected, n ? "'" : "the end", found, n ? "'" : "");
 }
 
 static int keep(const struct parser *p, json_t *made, json_t **out)
@@ -273,8 +279,8 @@ static int parse_value(struct parser *p, int depth, json_t **out)
     skip_blanks(p);
     unsigned char c = p->at < p->end ? *p->at : 0;
     if ((c == '{' || c == '[') && depth == CART_JSON_DEPTH)
-        return cart_err_set(p->err, CART_EFORMAT, "%s: JSON: nested deeper than %d", p->what,
-                            CART_JSON_DEPTH);
+        return cart_err_set(p->err, CART_EFORMAT, "%s%sJSON: nested deeper than %d", p->what,
+                            p->colon, CART_JSON_DEPTH);
     if (take(p, '{'))
         return parse_list(p, depth + 1, json_object(), '}', out);
     if (take(p, '['))
@@ -288,11 +294,11 @@ int cart_json_parse(json_t **out, const char *text, size_t n, const char *what,
                     struct cart_err *err)
 {
     const unsigned char *s = (const unsigned char *)(text ? text : "");
-    struct parser p = {s, s, s + n, CART_BUF_INIT, what, err};
+    struct parser p = {s, s, s + n, CART_BUF_INIT, what, *what ? ": " : "", err};
     json_t *v = NULL;
     if (n > JSON_BYTES)
-        return cart_err_set(err, CART_EFORMAT, "%s: JSON: expected at most %zu bytes, found %zu",
-                            what, JSON_BYTES, n);
+        return cart_err_set(err, CART_EFORMAT, "%s%sJSON: expected at most %zu bytes, found %zu",
+                            what, p.colon, JSON_BYTES, n);
     int r = parse_value(&p, 0, &v);
     skip_blanks(&p);
     if (r == 0 && p.at < p.end) {

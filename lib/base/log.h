@@ -17,6 +17,8 @@ enum cart_log_level {
  */
 void cart_log_init(const char *program, int verbosity);
 const char *cart_log_program(void);
+/* "%zu conversation%s", n, CART_S(n). */
+#define CART_S(n) ((n) == 1 ? "" : "s")
 void cart_log(enum cart_log_level level, const char *fmt, ...) CART_PRINTF(2, 3);
 
 enum cart_progress_mode { CART_PROGRESS_AUTO, CART_PROGRESS_ALWAYS, CART_PROGRESS_NEVER };

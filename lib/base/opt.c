@@ -17,22 +17,27 @@
 
 #define JOBS_MAX 1024
 
-/* What a value is called where it is wrong: "-k" and "--top-k" are both shown as the long name. */
-static int bad_value(const struct cart_opt *o, const char *expected, const char *text,
+/* given: the option as it was given, "-k" or "--top-k". */
+static int bad_value(const char *given, const char *expected, const char *text,
                      struct cart_err *err)
 {
     char shown[128];
     cart_err_escape(shown, sizeof shown, text, strlen(text));
-    return cart_err_set(err, CART_EUSAGE, "--%s: expected %s, found '%s'", o->long_name, expected,
-                        shown);
+    return cart_err_set(err, CART_EUSAGE, "%s: expected %s, found '%s'", given, expected, shown);
 }
 
-static int bad_range(const struct cart_opt *o, const char *kind, const char *text,
+static int bad_range(const struct cart_opt *o, const char *given, const char *text,
                      struct cart_err *err)
 {
     char expected[128];
-    snprintf(expected, sizeof expected, "%s from %.15g to %.15g", kind, o->min, o->max);
-    return bad_value(o, expected, text, err);
+    /* A double is not exact there. */
+    uint64_t most = o->max < 18446744073709551615.0 ? (uint64_t)o->max : UINT64_MAX;
+    if (o->type == CART_OPT_T_REAL)
+        snprintf(expected, sizeof expected, "a number from %.15g to %.15g", o->min, o->max);
+    else
+        snprintf(expected, sizeof expected, "a whole number from %.0f to %llu", o->min,
+                 (unsigned long long)most);
+    return bad_value(given, expected, text, err);
 }
 
 /* Digits only, then at most one of the suffixes K, M, G where allowed. False on overflow and
@@ -56,13 +61,14 @@ static bool parse_whole(const char *s, bool suffix, uint64_t *out)
     return *s == '\0';
 }
 
-static int set_whole(const struct cart_opt *o, const char *text, struct cart_err *err)
+static int set_whole(const struct cart_opt *o, const char *given, const char *text,
+                     struct cart_err *err)
 {
     uint64_t v;
     bool size = o->type == CART_OPT_T_SIZE;
     if (!parse_whole(text, size, &v) || (double)v < o->min || (double)v > o->max ||
         (size && v > SIZE_MAX))
-        return bad_range(o, "a whole number", text, err);
+        return bad_range(o, given, text, err);
     if (size)
         *(size_t *)o->value = (size_t)v;
     else
@@ -70,19 +76,21 @@ static int set_whole(const struct cart_opt *o, const char *text, struct cart_err
     return 0;
 }
 
-static int set_real(const struct cart_opt *o, const char *text, struct cart_err *err)
+static int set_real(const struct cart_opt *o, const char *given, const char *text,
+                    struct cart_err *err)
 {
     char *end;
     /* strtod alone would take blanks, hexadecimal, inf and nan. */
     bool plain = *text && text[strspn(text, "0123456789.eE+-")] == '\0';
     double v = plain ? strtod(text, &end) : 0;
     if (!plain || *end || !isfinite(v) || v < o->min || v > o->max)
-        return bad_range(o, "a number", text, err);
+        return bad_range(o, given, text, err);
     *(double *)o->value = v;
     return 0;
 }
 
-static int set_choice(const struct cart_opt *o, const char *text, struct cart_err *err)
+static int set_choice(const struct cart_opt *o, const char *given, const char *text,
+                      struct cart_err *err)
 {
     size_t n = strlen(text);
     int index = 0;
@@ -94,7 +102,7 @@ static int set_choice(const struct cart_opt *o, const char *text, struct cart_er
         }
         p += len + (p[len] == '|');
     }
-    return bad_value(o, o->arg, text, err);
+    return bad_value(given, o->arg, text, err);
 }
 
 static int add_item(const struct cart_opt *o, const char *text, struct cart_err *err)
@@ -113,8 +121,12 @@ static bool takes_value(const struct cart_opt *o)
 }
 
 /* text is NULL for options without a value. */
-static int apply(const struct cart_opt *o, const char *text, struct cart_err *err)
+static int apply(const struct cart_opt *o, const char *given, const char *text,
+                 struct cart_err *err)
 {
+    if (text && !*text)
+        return cart_err_set(err, CART_EUSAGE, "%s: expected %s, found an empty argument", given,
+                            o->arg);
     switch (o->type) {
     case CART_OPT_T_FLAG:
         *(bool *)o->value = true;
@@ -131,11 +143,11 @@ static int apply(const struct cart_opt *o, const char *text, struct cart_err *er
         return add_item(o, text, err);
     case CART_OPT_T_SIZE:
     case CART_OPT_T_U64:
-        return set_whole(o, text, err);
+        return set_whole(o, given, text, err);
     case CART_OPT_T_REAL:
-        return set_real(o, text, err);
+        return set_real(o, given, text, err);
     case CART_OPT_T_ENUM:
-        return set_choice(o, text, err);
+        return set_choice(o, given, text, err);
     }
     return 0;
 }
@@ -220,6 +232,15 @@ static int unknown(const struct walk *w, const char *name, size_t len, struct ca
     return cart_err_set(err, CART_EUSAGE, "unknown option %s: see %s -h", shown, w->tool->name);
 }
 
+/* The value of o: text where it is part of the argument, else the next argument. */
+static int take_value(struct walk *w, const struct cart_opt *o, const char *given, const char *text,
+                      struct cart_err *err)
+{
+    if (!text && w->at + 1 >= w->argc)
+        return cart_err_set(err, CART_EUSAGE, "%s: expected %s, found nothing", given, o->arg);
+    return apply(o, given, text ? text : w->argv[++w->at], err);
+}
+
 /* --name, --name=VALUE, --name VALUE. */
 static int take_long(struct walk *w, struct cart_err *err)
 {
@@ -227,21 +248,18 @@ static int take_long(struct walk *w, struct cart_err *err)
     const char *eq = strchr(arg, '=');
     size_t len = eq ? (size_t)(eq - arg) - 2 : strlen(arg) - 2;
     const struct cart_opt *o = NULL;
+    char given[80];
     for (size_t i = 0; i < w->n && !o; i++)
         if (strlen(w->table[i].long_name) == len &&
             memcmp(w->table[i].long_name, arg + 2, len) == 0)
             o = &w->table[i];
     if (!o)
         return unknown(w, arg, len + 2, err);
-    if (!takes_value(o))
-        return eq ? cart_err_set(err, CART_EUSAGE, "--%s: takes no value", o->long_name)
-                  : apply(o, NULL, err);
-    if (eq)
-        return apply(o, eq + 1, err);
-    if (w->at + 1 >= w->argc)
-        return cart_err_set(err, CART_EUSAGE, "--%s: expected %s, found nothing", o->long_name,
-                            o->arg);
-    return apply(o, w->argv[++w->at], err);
+    snprintf(given, sizeof given, "--%s", o->long_name);
+    if (takes_value(o))
+        return take_value(w, o, given, eq ? eq + 1 : NULL, err);
+    return eq ? cart_err_set(err, CART_EUSAGE, "%s: takes no value", given)
+              : apply(o, given, NULL, err);
 }
 
 /* -a, -ab for options without values, -aVALUE, -a VALUE. */
@@ -250,22 +268,15 @@ static int take_short(struct walk *w, struct cart_err *err)
     const char *arg = w->argv[w->at];
     for (const char *p = arg + 1; *p; p++) {
         const struct cart_opt *o = NULL;
+        const char given[3] = {'-', *p, '\0'};
         for (size_t i = 0; i < w->n && !o; i++)
             if (w->table[i].short_name == *p)
                 o = &w->table[i];
-        if (!o) {
-            char name[2] = {'-', *p};
-            return unknown(w, name, 2, err);
-        }
-        if (takes_value(o)) {
-            if (p[1])
-                return apply(o, p + 1, err);
-            if (w->at + 1 >= w->argc)
-                return cart_err_set(err, CART_EUSAGE, "--%s: expected %s, found nothing",
-                                    o->long_name, o->arg);
-            return apply(o, w->argv[++w->at], err);
-        }
-        int r = apply(o, NULL, err);
+        if (!o)
+            return unknown(w, given, 2, err);
+        if (takes_value(o))
+            return take_value(w, o, given, p[1] ? p + 1 : NULL, err);
+        int r = apply(o, given, NULL, err);
         if (r < 0)
             return r;
     }
@@ -292,6 +303,9 @@ static int walk_arguments(struct walk *w, int *first, struct cart_err *err)
         }
         if (arg[0] != '-' || arg[1] == '\0') {
             operands[n++] = arg;
+            if (!*arg && w->tool->operands && strstr(w->tool->operands, "FILE"))
+                r = cart_err_set(err, CART_EUSAGE,
+                                 "expected the name of a file, found an empty one");
             continue;
         }
         int from = w->at;

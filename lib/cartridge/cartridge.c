@@ -4,7 +4,7 @@
 #include "cartridge/metadata.h"
 #include "cartridge/rows.h"
 #include "stream/safetensors.h"
-#include "stream/sniff.h"
+#include "base/sniff.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -25,6 +25,7 @@ struct cart_docs {
     struct cart_lines lines;      /* over file or a member; inactive when lines.from is NULL */
     struct cart_buf shown;        /* path of the input being read, escaped */
     struct cart_buf shown_doc;    /* path of the document, escaped */
+    struct cart_buf words;        /* the same for messages, where it is on standard input */
     struct cart_buf raw, replaced;
     char scratch[64];
     unsigned char (*digests)[32]; /* open-addressed set: zero bytes mark a free place */
@@ -36,7 +37,7 @@ static const char *const reason_names[CART_DOCS_REASONS] = {
     [CART_DOCS_NOT_UTF8] = "not UTF-8",
     [CART_DOCS_BINARY] = "binary",
     [CART_DOCS_UTF16] = "UTF-16 or UTF-32",
-    [CART_DOCS_CONVERT] = "other format",
+    [CART_DOCS_CONVERT] = "to be converted to text first",
     [CART_DOCS_MARKUP] = "HTML",
     [CART_DOCS_LARGE] = "too large",
     [CART_DOCS_LINE] = "odd line",
@@ -71,10 +72,19 @@ size_t cart_docs_summary(const struct cart_docs_stats *stats, char *out, size_t 
     return total;
 }
 
+/* A path as messages show it: "-" and what follows it is of standard input while that is read. */
+static const char *in_words(struct cart_docs *d, const char *path)
+{
+    if (d->fd != STDIN_FILENO || path[0] != '-')
+        return path;
+    cart_buf_reset(&d->words);
+    return cart_buf_addf(&d->words, NULL, "standard input%s", path + 1) < 0 ? path : d->words.data;
+}
+
 static void note(struct cart_docs *d, enum cart_docs_reason reason, const char *path,
                  const char *detail)
 {
-    struct cart_docs_note n = {reason, path, detail};
+    struct cart_docs_note n = {reason, in_words(d, path), detail};
 
     d->stats.noted[reason]++;
     if (d->o.report)
@@ -184,6 +194,7 @@ static int finish_document(struct cart_docs *d, struct cart_document *made,
     if (r > 0)
         note(d, CART_DOCS_DUPLICATE, made->path, "the same bytes as an earlier document");
     made->index = d->stats.documents++;
+    made->shown = in_words(d, made->path);
     d->stats.bytes += made->size;
     *doc = *made;
     return 1;
@@ -221,7 +232,7 @@ static int mend(struct cart_docs *d, struct cart_document *made, size_t valid, s
     cart_buf_reset(&d->replaced);
     r = cart_content_replace(made->text, made->n_text, &d->replaced, &made->replaced, err);
     if (r < 0)
-        return cart_err_wrap(err, r, "%s", made->path);
+        return cart_err_wrap(err, r, "%s", in_words(d, made->path));
     made->text = d->replaced.data;
     made->n_text = d->replaced.len;
     return 1;
@@ -283,7 +294,7 @@ static int next_line(struct cart_docs *d, struct cart_document *doc, struct cart
             if (r != 0)
                 return r;
         } else if (d->o.invalid == CART_DOCS_FAIL) {
-            return cart_err_set(err, CART_EFORMAT, "%s: %s", path, detail);
+            return cart_err_set(err, CART_EFORMAT, "%s: %s", in_words(d, path), detail);
         } else {
             note(d, CART_DOCS_LINE, path, detail);
         }
@@ -538,6 +549,7 @@ void cart_docs_close(struct cart_docs *d)
     cart_lines_release(&d->lines);
     cart_buf_release(&d->shown);
     cart_buf_release(&d->shown_doc);
+    cart_buf_release(&d->words);
     cart_buf_release(&d->raw);
     cart_buf_release(&d->replaced);
     free(d->digests);

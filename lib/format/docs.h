@@ -87,6 +87,7 @@ struct cart_document {
     const char
         *path; /* as reached from the input; "FILE:LINE" for JSON Lines, "-" for standard input;
                   always UTF-8: bytes that are not, and control characters, stand as \xNN */
+    const char *shown; /* path in messages: standard input has no name there */
     const char
         *bytes; /* [size] the document as found; for JSON Lines the value of the text field */
     size_t size;

@@ -92,7 +92,7 @@ int cart_lines_document(struct cart_lines *l, const struct cart_docs_options *o,
 
     json_decref(l->value);
     l->value = NULL;
-    int r = cart_json_parse(&v, l->line.data, l->line.len, "line", &why);
+    int r = cart_json_parse(&v, l->line.data, l->line.len, "", &why);
     if (r == CART_ESYS)
         return cart_err_set(err, r, "%s", why.msg);
     if (r < 0) {
@@ -128,7 +128,7 @@ int cart_lines_sniff(const char *head, size_t n, const char *text_field, struct 
     json_t *v = NULL;
 
     struct cart_err why;
-    int r = end ? cart_json_parse(&v, head, (size_t)(end - head), "line", &why) : CART_EFORMAT;
+    int r = end ? cart_json_parse(&v, head, (size_t)(end - head), "", &why) : CART_EFORMAT;
     if (r < 0)
         return r == CART_ESYS ? cart_err_set(err, r, "%s", why.msg) : 0;
     bool found = json_is_string(json_object_get(v, text_field ? text_field : "text"));

@@ -22,6 +22,8 @@ void cart_docs_words_note(void *ctx, const struct cart_docs_note *n)
     bool duplicate = n->reason == CART_DOCS_DUPLICATE;
     bool named = !duplicate && n->reason != CART_DOCS_HIDDEN && w->named++ < CART_DOCS_NAMED_MAX;
 
+    if (named && w->named == 1)
+        snprintf(w->first, sizeof w->first, "%s: %s", n->path, n->detail);
     say(w, named ? CART_LOG_WARNING : CART_LOG_INFO, "%s: %s%s", n->path,
         duplicate ? "" : "passed over: ", n->detail);
 }
@@ -32,6 +34,8 @@ int cart_docs_words_end(const struct cart_docs_words *w, const struct cart_docs_
     char skipped[512];
     size_t n = cart_docs_summary(stats, skipped, sizeof skipped);
 
+    if (stats->documents == 0 && n == 1 && w->first[0])
+        return cart_err_set(err, CART_EFORMAT, "expected a document, found none: %s", w->first);
     if (stats->documents == 0)
         return cart_err_set(err, CART_EFORMAT, "expected at least one document, found none%s%s%s",
                             n ? " (passed over: " : "", skipped, n ? ")" : "");

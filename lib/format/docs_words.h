@@ -16,7 +16,8 @@ typedef void cart_docs_say_fn(enum cart_log_level level, const char *text);
 
 struct cart_docs_words {
     cart_docs_say_fn *say;
-    size_t named; /* of the documents passed over */
+    size_t named;    /* of the documents passed over */
+    char first[400]; /* what was said of the first of them */
 };
 
 /* ctx: a struct cart_docs_words. */

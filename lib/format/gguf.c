@@ -4,6 +4,7 @@
  * are in gguf_get.c. */
 #include "format/gguf.h"
 
+#include "base/sniff.h"
 #include "base/buf.h"
 #include "base/hash.h"
 #include "base/io.h"
@@ -358,58 +359,20 @@ static const struct cart_gguf_entry *search(const struct cart_gguf_entry *index,
     return n > 0 ? bsearch(&probe, index, n, sizeof *index, compare_entries) : NULL;
 }
 
-/* What the first bytes say when they are not GGUF's; NULL when they say nothing. */
-static const char *foreign_format(const unsigned char *p, size_t n)
-{
-    static const struct {
-        const char *magic;
-        const char *name;
-    } known[] = {
-        {"version https://git-lfs", "a Git LFS pointer (the model itself was not downloaded)"},
-        {"PK\x03\x04", "a zip archive"},
-        {"\x1f\x8b", "gzip data"},
-        {"\x28\xb5\x2f\xfd", "zstd data"},
-        {"\xfd"
-         "7zXZ",
-         "xz data"},
-        {"\x89"
-         "CART",
-         "a cart record stream"},
-        {"lmgg", "a legacy GGML file"},
-        {"fmgg", "a legacy GGMF file"},
-        {"tjgg", "a legacy GGJT file"},
-        {"algg", "a legacy GGLA file"},
-        {"nsgg", "a legacy GGSN file"},
-    };
-
-    for (size_t i = 0; i < CART_COUNTOF(known); i++) {
-        size_t len = strlen(known[i].magic);
-        if (n >= len && memcmp(p, known[i].magic, len) == 0)
-            return known[i].name;
-    }
-    if (n > 9 && p[8] == '{' && cart_gguf_load(p, 8) <= n - 8)
-        return "a safetensors file";
-    while (n > 0 && strchr(" \t\r\n", *p) && *p) {
-        p++;
-        n--;
-    }
-    return n > 0 && *p == '<' ? "an HTML or XML page" : NULL;
-}
-
 static int read_header(struct cursor *c, struct cart_gguf *g, uint64_t *n_tensors, uint64_t *n_keys)
 {
     int r;
 
-    if (c->size == 0)
-        return fail(c, CART_ETRUNC, "expected a GGUF file, found an empty one");
-    if (c->size < 4 || memcmp(c->bytes, "GGUF", 4) != 0) {
-        const char *name = foreign_format(c->bytes, c->size);
+    enum cart_sniff what =
+        cart_sniff(c->bytes, c->size < CART_SNIFF_BYTES ? c->size : CART_SNIFF_BYTES);
+    if (what == CART_SNIFF_OTHER) {
         char magic[32];
-        if (name)
-            return fail(c, CART_EFORMAT, "expected a GGUF file, found %s", name);
         cart_err_escape(magic, sizeof magic, (const char *)c->bytes, c->size < 4 ? c->size : 4);
         return fail(c, CART_EFORMAT, "magic: expected \"GGUF\", found \"%s\"", magic);
     }
+    if (what != CART_SNIFF_GGUF)
+        return fail(c, what == CART_SNIFF_EMPTY ? CART_ETRUNC : CART_EFORMAT,
+                    "expected a GGUF file, found %s", cart_sniff_name(what));
     c->off = 4;
     uint32_t version;
     if ((r = take_u32(c, &version, "version")) < 0)

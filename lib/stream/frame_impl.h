@@ -4,11 +4,10 @@
 #define CART_STREAM_FRAME_IMPL_H
 
 #include "base/hash.h"
+#include "base/sniff.h"
 #include "stream/kinds.h"
 #include "stream/stream.h"
 
-#define CART_STREAM_MAGIC "\211CART\r\n\032"
-#define CART_STREAM_MAGIC_SIZE ((size_t)8)
 #define CART_FRAME_SIZE ((size_t)32)
 #define CART_STREAM_MAX_HEAD ((size_t)4 << 20) /* bytes of the HEAD payload */
 #define CART_STREAM_END_SIZE ((size_t)32)      /* u64 records, u64 bytes, digest[16] */

@@ -1,7 +1,7 @@
 #include "stream/jsonl.h"
 
 #include "base/io.h"
-#include "stream/sniff.h"
+#include "base/sniff.h"
 
 #include <errno.h>
 #include <stdio.h>

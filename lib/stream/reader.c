@@ -1,6 +1,6 @@
 #include "base/io.h"
 #include "stream/frame_impl.h"
-#include "stream/sniff.h"
+#include "base/sniff.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -254,7 +254,8 @@ static int read_magic(struct cart_stream_reader *r, const char *kind, struct car
         return cart_err_set(
             err,
             what == CART_SNIFF_EMPTY || what == CART_SNIFF_STREAM_CUT ? CART_ETRUNC : CART_EFORMAT,
-            "%s: expected %s, found %s", r->name, expected, cart_sniff_name(what));
+            "%s: expected %s, found %s%s", r->name, expected, cart_sniff_name(what),
+            what == CART_SNIFF_JSON ? " (cart-view --pack makes a stream of JSON Lines)" : "");
     return take(r, magic, sizeof magic, err);
 }
 

@@ -274,7 +274,8 @@ static void test_not_text(void **state)
         "utf16le", plain,
         "!UTF-16 or UTF-32 utf16le: UTF-16LE text: convert it with iconv -f UTF-16LE -t UTF-8\n");
     write_text("paper.txt", "%PDF-1.7 and so on");
-    expect("paper.txt", plain, "!other format paper.txt: PDF: convert it with pdftotext -layout\n");
+    expect("paper.txt", plain,
+           "!to be converted to text first paper.txt: PDF: convert it with pdftotext -layout\n");
     write_text("page", " <!-- c -->\n<!DOCTYPE HTML><p>x");
     expect(
         "page", plain,
@@ -288,7 +289,7 @@ static void test_not_text(void **state)
     pack_text(a, "word/document.xml", "<x/>");
     pack_close(a);
     expect("report.zip", plain,
-           "!other format report.zip: DOCX: convert it with pandoc -t plain\n");
+           "!to be converted to text first report.zip: DOCX: convert it with pandoc -t plain\n");
 }
 
 static void test_invalid_utf8(void **state)
@@ -389,14 +390,14 @@ static void test_lines(void **state)
                           "{\"id\":7,\"text\":\"seven\"}");
     expect("c.jsonl", plain,
            "c.jsonl:1(first)=one\nc.jsonl:3=two \xc3\xa9\n"
-           "!odd line c.jsonl:4: line: JSON: line 1, column 1: expected a value, found 'not json'\n"
+           "!odd line c.jsonl:4: JSON: column 1: expected a value, found 'not json'\n"
            "!odd line c.jsonl:5: expected an object with a string \"text\", found no object\n"
            "!odd line c.jsonl:6: expected an object with a string \"text\", found another type\n"
            "!empty c.jsonl:7: it is empty\n"
            "c.jsonl:8(7)=seven\n");
     struct cart_docs_options strict = {.invalid = CART_DOCS_FAIL};
     expect_error("c.jsonl", strict, CART_EFORMAT,
-                 "c.jsonl:4: line: JSON: line 1, column 1: expected a value, found 'not json'");
+                 "c.jsonl:4: JSON: column 1: expected a value, found 'not json'");
     struct cart_docs_options fields = {.text_field = "body", .id_field = "key", .jsonl = true};
     write_text("d.txt", "{\"key\":\"k\",\"body\":\"b\"}\n");
     expect("d.txt", fields, "d.txt:1(k)=b\n");
@@ -443,7 +444,7 @@ static void test_stdin(void **state)
 
     (void)state;
     expect_stdin("just text", 9, "-=just text\n");
-    expect_stdin("", 0, "!empty -: it is empty\n");
+    expect_stdin("", 0, "!empty standard input: it is empty\n");
     expect_stdin("{\"text\":\"a\"}\n{\"text\":\"b\"}\n", 26, "-:1=a\n-:2=b\n");
     expect_stdin("{\"other\":1}\n", 12, "-={\"other\":1}\n\n");
     struct archive *a = pack_open("t.tar.gz", TAR_GZ);

@@ -381,15 +381,18 @@ static void test_foreign(void **state)
         const char *found;
     } cases[] = {
         {"version https://git-lfs.github.com/spec/v1\n", 43,
-         "a Git LFS pointer (the model itself was not downloaded)"},
-        {"<!DOCTYPE html><html>", 21, "an HTML or XML page"},
-        {"\n <html>", 8, "an HTML or XML page"},
+         "a Git LFS pointer (fetch the file itself with git lfs pull)"},
+        {"<!DOCTYPE html><html>", 21, "an HTML or XML page (did a download fail?)"},
+        {"\n <html>", 8, "an HTML or XML page (did a download fail?)"},
         {"PK\x03\x04....", 8, "a zip archive"},
+        {"%PDF-1.7\n", 9, "a PDF document"},
+        {"{\"error\":\"not found\"}", 21, "JSON text"},
+        {"Not found\n", 10, "plain text"},
         {"\x05\0\0\0\0\0\0\0{\"a\":1}", 15, "a safetensors file"},
-        {"tjgg\x03\0\0\0", 8, "a legacy GGJT file"},
+        {"tjgg\x03\0\0\0", 8, "a GGML file, from before GGUF"},
         {"\x89"
          "CART\r\n\x1a",
-         8, "a cart record stream"},
+         8, "a cart stream"},
     };
 
     (void)state;

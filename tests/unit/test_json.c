@@ -52,7 +52,7 @@ static void test_refused(void **state)
         "// x\n1",
     };
     for (size_t i = 0; i < CART_COUNTOF(bad); i++)
-        check_refused(bad[i], strlen(bad[i]), "line");
+        check_refused(bad[i], strlen(bad[i]), "column");
     check_refused("{\"a\":1,\"a\":2}", 13, "duplicate");
 }
 
@@ -180,13 +180,13 @@ static void test_messages(void **state)
     (void)state;
     static const char *const cases[][2] = {
         {"{\"a\":\n [1, \"\xc3\xa4\" x]}", "line 2, column 10: expected ',' or ']', found 'x]}'"},
-        {"{\"a\":1,\"a\":2}", "line 1, column 9: expected no duplicate key, found 'a\":2}'"},
-        {"[1", "line 1, column 3: expected ',' or ']', found the end"},
-        {"\"\\ud800\\u0041\"", "line 1, column 4: expected four hexadecimal digits"},
-        {"\"ab\xff\"", "line 1, column 4: expected UTF-8, found '\\xff\"'"},
+        {"{\"a\":1,\"a\":2}", "JSON: column 9: expected no duplicate key, found 'a\":2}'"},
+        {"[1", "JSON: column 3: expected ',' or ']', found the end"},
+        {"\"\\ud800\\u0041\"", "JSON: column 4: expected four hexadecimal digits"},
+        {"\"ab\xff\"", "JSON: column 4: expected UTF-8, found '\\xff\"'"},
         {"{\"a\\u0000b\":1}", "expected a key without NUL"},
         {"[9223372036854775808]", "column 2: expected an integer of 64 bits"},
-        {"{} {}", "line 1, column 4: expected nothing more, found '{}'"},
+        {"{} {}", "JSON: column 4: expected nothing more, found '{}'"},
     };
     for (size_t i = 0; i < CART_COUNTOF(cases); i++)
         check_refused(cases[i][0], strlen(cases[i][0]), cases[i][1]);

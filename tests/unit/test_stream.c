@@ -11,7 +11,7 @@
 #include "base/io.h"
 #include "stream/frame_impl.h"
 #include "stream/kinds.h"
-#include "stream/sniff.h"
+#include "base/sniff.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,6 @@
-#include "stream/sniff.h"
+#include "base/sniff.h"
 
 #include "base/io.h"
-#include "stream/frame_impl.h"
-
 #include <string.h>
 
 static bool starts(const unsigned char *p, size_t n, const char *with, size_t len)
@@ -30,8 +28,7 @@ static enum cart_sniff sniff_text(const unsigned char *p, size_t n)
         i++;
     if (i < n && (p[i] == '{' || p[i] == '['))
         return CART_SNIFF_JSON;
-    if (starts(p + i, n - i, "<!DOCTYPE", 9) || starts(p + i, n - i, "<!doctype", 9) ||
-        starts(p + i, n - i, "<html", 5))
+    if (i < n && p[i] == '<')
         return CART_SNIFF_HTML;
     if (starts(p, n, "version https://git-lfs", 23))
         return CART_SNIFF_LFS;
@@ -55,6 +52,11 @@ enum cart_sniff cart_sniff(const void *bytes, size_t n)
         return CART_SNIFF_STREAM_TEXT;
     if (starts(p, n, "GGUF", 4))
         return CART_SNIFF_GGUF;
+    if (starts(p, n, "lmgg", 4) || starts(p, n, "fmgg", 4) || starts(p, n, "tjgg", 4) ||
+        starts(p, n, "algg", 4) || starts(p, n, "nsgg", 4))
+        return CART_SNIFF_GGML;
+    if (starts(p, n, "%PDF-", 5))
+        return CART_SNIFF_PDF;
     if (starts(p, n, "\x1f\x8b", 2))
         return CART_SNIFF_GZIP;
     if (starts(p, n, "\x28\xb5\x2f\xfd", 4))
@@ -77,12 +79,14 @@ const char *cart_sniff_name(enum cart_sniff what)
         [CART_SNIFF_STREAM_TEXT] = "a cart stream damaged by a transfer in text mode",
         [CART_SNIFF_SAFETENSORS] = "a safetensors file",
         [CART_SNIFF_GGUF] = "a GGUF file",
-        [CART_SNIFF_JSON] = "JSON text (cart-view --pack makes a stream of JSON Lines)",
+        [CART_SNIFF_GGML] = "a GGML file, from before GGUF",
+        [CART_SNIFF_JSON] = "JSON text",
         [CART_SNIFF_GZIP] = "gzip-compressed data",
         [CART_SNIFF_ZSTD] = "zstd-compressed data",
         [CART_SNIFF_XZ] = "xz-compressed data",
         [CART_SNIFF_ZIP] = "a zip archive",
-        [CART_SNIFF_HTML] = "an HTML page",
+        [CART_SNIFF_PDF] = "a PDF document",
+        [CART_SNIFF_HTML] = "an HTML or XML page (did a download fail?)",
         [CART_SNIFF_LFS] = "a Git LFS pointer (fetch the file itself with git lfs pull)",
         [CART_SNIFF_TEXT] = "plain text",
         [CART_SNIFF_OTHER] = "an unknown format",

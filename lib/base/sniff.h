@@ -1,8 +1,12 @@
 /* What a file is, from its first bytes: names of files never decide. */
-#ifndef CART_STREAM_SNIFF_H
-#define CART_STREAM_SNIFF_H
+#ifndef CART_BASE_SNIFF_H
+#define CART_BASE_SNIFF_H
 
 #include "base/err.h"
+
+/* What cart-stream(5) begins with. */
+#define CART_STREAM_MAGIC "\211CART\r\n\032"
+#define CART_STREAM_MAGIC_SIZE ((size_t)8)
 
 #define CART_SNIFF_BYTES 64 /* more than this is never looked at; fewer are fine */
 
@@ -13,11 +17,13 @@ enum cart_sniff {
     CART_SNIFF_STREAM_TEXT, /* the magic with its line ends changed */
     CART_SNIFF_SAFETENSORS,
     CART_SNIFF_GGUF,
+    CART_SNIFF_GGML, /* a predecessor of GGUF */
     CART_SNIFF_JSON,
     CART_SNIFF_GZIP,
     CART_SNIFF_ZSTD,
     CART_SNIFF_XZ,
     CART_SNIFF_ZIP,
+    CART_SNIFF_PDF,
     CART_SNIFF_HTML,
     CART_SNIFF_LFS, /* a Git LFS pointer instead of the file */
     CART_SNIFF_TEXT,
