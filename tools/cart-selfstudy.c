@@ -305,7 +305,9 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
         goto out;
     if (w.stage.part != NULL)
         cart_interrupt_install();
-    if ((r = study(&w, err)) < 0)
+    r = study(&w, err);
+    cart_interrupt_release();
+    if (r < 0)
         cart_stage_abandon(&w.stage, true); /* what was done so far is right all the same */
     else if ((r = cart_stage_commit(&w.stage, err)) == 0)
         report_end(&w);

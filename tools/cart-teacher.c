@@ -200,7 +200,9 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
     size_t before = w.stage.conversations;
     if (before > 0)
         cart_log(CART_LOG_NOTICE, "going on after %zu conversation%s", before, CART_S(before));
-    if ((r = teach(&w, &rec, more, err)) < 0) {
+    r = teach(&w, &rec, more, err);
+    cart_interrupt_release();
+    if (r < 0) {
         cart_stage_abandon(&w.stage, true); /* whatever is wrong, it is not what was done so far */
         goto out;
     }

@@ -2,17 +2,14 @@
  * with --chat, conversations; writes a token stream with one DOC record each. Text is text: what
  * looks like a control token in it never becomes one, unless --special. One document is held at a
  * time. */
-#include "base/hash.h"
 #include "base/io.h"
 #include "base/opt.h"
 #include "format/docs_words.h"
 #include "format/text.h"
 #include "model/model.h"
-#include "stream/kinds.h"
-#include "token/chat.h"
-#include "token/tokenizer.h"
+#include "stream/stream.h"
+#include "study/tokenize.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -27,18 +24,12 @@ struct options {
 struct work {
     const struct options *o;
     struct cart_model *model;
-    const struct cart_tokenizer *tokenizer;
-    const struct cart_chat *chat; /* with --chat */
+    struct cart_tokenizing t;
     struct cart_output out;
     struct cart_stream_writer *writer;
-    struct cart_ids ids;
-    struct cart_buf text, payload;
-    struct cart_encode_stats stats;
     struct cart_docs_words words;
     uint64_t tokens, written;
 };
-
-/* --- words --- */
 
 static void say(enum cart_log_level level, const char *text)
 {
@@ -49,9 +40,9 @@ static int report(const struct work *w, const struct cart_docs_stats *stats, str
 {
     int r = cart_docs_words_end(&w->words, stats, w->tokens, err);
 
-    if (r == 0 && w->stats.lookalikes > 0)
+    if (r == 0 && w->t.stats.lookalikes > 0)
         cart_log(CART_LOG_NOTICE, "control tokens spelt in the text, taken as text: %zu",
-                 w->stats.lookalikes);
+                 w->t.stats.lookalikes);
     if (r == 0 && w->o->common.dry_run)
         cart_log(CART_LOG_NOTICE, "would write %s with about %llu bytes of records",
                  w->o->common.output ? w->o->common.output : "standard output",
@@ -59,148 +50,45 @@ static int report(const struct work *w, const struct cart_docs_stats *stats, str
     return r;
 }
 
-/* --- text and conversations to ids --- */
-
-static int encode_text(struct work *w, const struct cart_document *doc, struct cart_err *err)
+static const char *out_name(const struct work *w)
 {
-    unsigned flags = w->o->special ? CART_ENCODE_SPECIAL : 0;
-    int r;
-
-    cart_buf_reset(&w->text);
-    if ((r = cart_tokenizer_normalize(w->tokenizer, doc->text, doc->n_text, &w->text, err)) < 0)
-        return r;
-    return cart_tokenizer_encode(w->tokenizer, doc->text, doc->n_text, flags, &w->ids, &w->stats,
-                                 err);
+    return w->o->common.output ? w->o->common.output : "standard output";
 }
 
-/* The fields of a line that say how it is rendered win over the options. */
-static int chat_options(const struct work *w, const json_t *line, struct cart_chat_options *co,
-                        const char *what, struct cart_err *err)
-{
-    bool think = false;
-    int r;
-
-    *co = (struct cart_chat_options){.generation_prompt = w->o->generation_prompt,
-                                     .special_content = w->o->special,
-                                     .think = (enum cart_chat_think)w->o->think};
-    if ((r = cart_json_bool_opt(line, "add_generation_prompt", &co->generation_prompt, what, err)) <
-            0 ||
-        (r = cart_json_bool_opt(line, "enable_thinking", &think, what, err)) < 0)
-        return r;
-    if (json_is_boolean(json_object_get(line, "enable_thinking")))
-        co->think = think ? CART_THINK_ON : CART_THINK_OFF;
-    const json_t *tools = json_object_get(line, "tools");
-    if (tools && !json_is_null(tools)) {
-        if (!json_is_array(tools))
-            return cart_err_set(err, CART_EFORMAT, "%s: tools: expected an array", what);
-        co->tools = tools;
-    }
-    return 0;
-}
-
-/* Renders the conversation of one line. *id: its id field, borrowed from line, which the caller
- * releases. */
-static int encode_chat(struct work *w, const struct cart_document *doc, json_t **line,
-                       const char **id, struct cart_err *err)
-{
-    struct cart_chat_message *msgs = NULL;
-    struct cart_chat_options co;
-    json_t *array = NULL;
-    size_t n = 0;
-    int r;
-
-    if ((r = cart_json_parse(line, doc->text, doc->n_text, doc->shown, err)) < 0)
-        return r;
-    if (!json_is_object(*line))
-        return cart_err_set(err, CART_EFORMAT, "%s: expected an object with \"messages\"",
-                            doc->shown);
-    if ((r = cart_json_array(*line, "messages", &array, doc->shown, err)) < 0 ||
-        (r = cart_json_string_opt(*line, "id", id, doc->shown, err)) < 0 ||
-        (r = chat_options(w, *line, &co, doc->shown, err)) < 0 ||
-        (r = cart_chat_messages_parse(array, &msgs, &n, doc->shown, err)) < 0)
-        return r;
-    r = cart_chat_render(w->chat, msgs, n, &co, &w->ids, &w->stats, err);
-    if (r < 0)
-        r = cart_err_wrap(err, r, "%s", doc->shown);
-    free(msgs);
-    return r;
-}
-
-/* --- records --- */
-
-static int write_record(struct work *w, const struct cart_document *doc, const json_t *fields,
-                        struct cart_err *err)
-{
-    const struct cart_kind *kind = cart_kind_find("tokens");
-    const void *data[] = {w->ids.data};
-    const size_t counts[] = {w->ids.n};
-    int r;
-
-    cart_buf_reset(&w->payload);
-    if ((r = cart_payload_build(&w->payload, &kind->records[0], fields, data, counts, err)) < 0)
-        return cart_err_wrap(err, r, "%s", doc->shown);
-    if (w->payload.len > CART_STREAM_MAX_RECORD)
-        return cart_err_set(err, CART_EFORMAT,
-                            "%s: expected a record of at most %zu bytes, found %zu", doc->shown,
-                            CART_STREAM_MAX_RECORD, w->payload.len);
-    w->written += w->payload.len;
-    return w->writer ? cart_stream_write(w->writer, "DOC ", w->payload.data, w->payload.len, err)
-                     : 0;
-}
-
-/* One JSON line with the counts only. */
-static int write_count(struct work *w, const json_t *fields, struct cart_err *err)
-{
-    int r;
-
-    cart_buf_reset(&w->payload);
-    if ((r = cart_json_dump(fields, &w->payload, err)) < 0 ||
-        (r = cart_buf_add(&w->payload, "\n", 1, err)) < 0 || w->o->common.dry_run)
-        return r;
-    return cart_io_write(w->out.fd, w->payload.data, w->payload.len,
-                         w->o->common.output ? w->o->common.output : "standard output", err);
-}
-
-static int write_document(struct work *w, const struct cart_document *doc, const char *id,
+/* A record, or one JSON line with the counts only. */
+static int write_document(struct work *w, const struct cart_document *doc, json_t *fields,
                           struct cart_err *err)
 {
-    char sha[65];
-    json_t *fields = json_pack("{s:I, s:s, s:s, s:I, s:s}", "doc", (json_int_t)doc->index, "id", id,
-                               "path", doc->path, "bytes", (json_int_t)doc->size, "sha256",
-                               cart_hex(sha, doc->sha256, 32));
-    int bad = fields ? 0 : -1;
-    bool normalised = !w->chat && (w->text.len != doc->n_text ||
-                                   memcmp(w->text.data, doc->text, doc->n_text) != 0);
+    struct cart_tokenizing *t = &w->t;
     int r;
 
-    if (!w->chat)
-        bad |= json_object_set_new(fields, "text_bytes", json_integer((json_int_t)w->text.len));
-    if (normalised)
-        bad |= json_object_set_new(fields, "normalised", json_true());
-    if (doc->replaced > 0)
-        bad |= json_object_set_new(fields, "replaced", json_integer((json_int_t)doc->replaced));
-    if (w->o->count)
-        bad |= json_object_set_new(fields, "tokens", json_integer((json_int_t)w->ids.n));
-    if (bad)
-        r = cart_err_memory(err, doc->shown, 0);
-    else
-        r = w->o->count ? write_count(w, fields, err) : write_record(w, doc, fields, err);
-    json_decref(fields);
-    return r;
+    if (!w->o->count) {
+        if ((r = cart_tokenizing_payload(t, fields, doc->shown, err)) < 0)
+            return r;
+        w->written += t->payload.len;
+        return w->writer
+                   ? cart_stream_write(w->writer, "DOC ", t->payload.data, t->payload.len, err)
+                   : 0;
+    }
+    cart_buf_reset(&t->payload);
+    if (json_object_set_new(fields, "tokens", json_integer((json_int_t)t->ids.n)) < 0)
+        return cart_err_memory(err, doc->shown, 0);
+    if ((r = cart_json_dump(fields, &t->payload, err)) < 0 ||
+        (r = cart_buf_add(&t->payload, "\n", 1, err)) < 0 || w->o->common.dry_run)
+        return r;
+    return cart_io_write(w->out.fd, t->payload.data, t->payload.len, out_name(w), err);
 }
 
 static int one_document(struct work *w, const struct cart_document *doc, struct cart_err *err)
 {
-    const char *id = doc->id;
-    json_t *line = NULL;
+    json_t *fields = NULL;
+    int r = cart_tokenizing_next(&w->t, doc, &fields, err);
 
-    w->ids.n = 0;
-    int r = w->chat ? encode_chat(w, doc, &line, &id, err) : encode_text(w, doc, err);
     if (r == 0) {
-        w->tokens += w->ids.n;
-        r = write_document(w, doc, id, err);
+        w->tokens += w->t.ids.n;
+        r = write_document(w, doc, fields, err);
     }
-    json_decref(line);
+    json_decref(fields);
     return r;
 }
 
@@ -245,9 +133,8 @@ static int begin_stream(struct work *w, struct cart_err *err)
                                      "model", cart_fingerprints_json(&w->model->fp))))
         r = cart_err_memory(err, "stream head", 0);
     if (r == 0)
-        r = cart_stream_create(&w->writer, w->out.fd,
-                               w->o->common.output ? w->o->common.output : "standard output", head,
-                               (int)w->o->common.compress, err);
+        r = cart_stream_create(&w->writer, w->out.fd, out_name(w), head, (int)w->o->common.compress,
+                               err);
     json_decref(head);
     json_decref(history);
     json_decref(options);
@@ -272,7 +159,11 @@ static int all_documents(struct work *w, struct cart_docs *docs, struct cart_err
 
 static int run(struct options *o, const char *const *inputs, size_t n, struct cart_err *err)
 {
-    struct work w = {.o = o, .words = {.say = say}};
+    struct work w = {.o = o,
+                     .t = {.special = o->special,
+                           .generation_prompt = o->generation_prompt,
+                           .think = (enum cart_chat_think)o->think},
+                     .words = {.say = say}};
     struct cart_docs *docs = NULL;
     struct cart_model_options mo = {.profile = o->profile};
     int r;
@@ -282,9 +173,9 @@ static int run(struct options *o, const char *const *inputs, size_t n, struct ca
     o->docs.report = cart_docs_words_note;
     o->docs.report_ctx = &w.words;
     if ((r = cart_model_open(&w.model, o->common.model, &mo, err)) < 0 ||
-        (o->chat && (r = cart_model_chat(w.model, &w.chat, err)) < 0))
+        (o->chat && (r = cart_model_chat(w.model, &w.t.chat, err)) < 0))
         goto out;
-    w.tokenizer = cart_model_tokenizer(w.model);
+    w.t.tokenizer = cart_model_tokenizer(w.model);
     if ((r = cart_docs_open(&docs, inputs, n, &o->docs, err)) < 0)
         goto out;
     if (!o->common.dry_run) {
@@ -306,9 +197,7 @@ out:
         cart_stream_abandon(w.writer);
     cart_output_abandon(&w.out);
     cart_docs_close(docs);
-    cart_ids_release(&w.ids);
-    cart_buf_release(&w.text);
-    cart_buf_release(&w.payload);
+    cart_tokenizing_release(&w.t);
     cart_model_close(w.model);
     return r;
 }

@@ -32,6 +32,19 @@ void cart_interrupt_install(void)
     catch_unless_ignored(SIGTERM);
 }
 
+static void release(int sig)
+{
+    struct sigaction sa;
+    if (sigaction(sig, NULL, &sa) == 0 && sa.sa_handler == note)
+        signal(sig, SIG_DFL);
+}
+
+void cart_interrupt_release(void)
+{
+    release(SIGINT);
+    release(SIGTERM);
+}
+
 bool cart_interrupted(void)
 {
     return arrived != 0;

@@ -6,6 +6,9 @@
 #include "base/attr.h"
 
 void cart_interrupt_install(void); /* for tools with state to save; the others die by the signal */
+/* The work that a signal could cut short is done: from here on, as in what is written at the end,
+ * each kills at once, unless it is ignored. */
+void cart_interrupt_release(void);
 bool cart_interrupted(void);
 /* Restores the default action and raises the signal that came, so that the shell sees it; returns
  * only if none came. */

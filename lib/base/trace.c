@@ -1,6 +1,7 @@
 #include "base/json.h"
 #include "base/log.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,10 +60,28 @@ static bool open_trace(void)
         return false;
     trace_fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666);
     if (trace_fd < 0) {
-        cart_log(CART_LOG_WARNING, "CART_TRACE: %s cannot be opened", path);
+        struct cart_err err;
+        cart_err_sys(&err, "CART_TRACE: %s", path);
+        cart_log(CART_LOG_WARNING, "%s", err.msg);
         unsetenv("CART_TRACE");
     }
     return trace_fd >= 0;
+}
+
+/* One write, so that lines of several processes do not mix. What fails is said once. */
+static void put_line(const struct cart_buf *line)
+{
+    struct cart_err err;
+    ssize_t put = write(trace_fd, line->data, line->len);
+    if (put == (ssize_t)line->len)
+        return;
+    if (put >= 0)
+        errno = ENOSPC;
+    cart_err_sys(&err, "CART_TRACE: %s: writing", getenv("CART_TRACE"));
+    cart_log(CART_LOG_WARNING, "%s", err.msg);
+    close(trace_fd);
+    trace_fd = -1;
+    unsetenv("CART_TRACE");
 }
 
 void cart_trace(const char *event, const char *fields)
@@ -79,10 +98,8 @@ void cart_trace(const char *event, const char *fields)
     /* Tracing is a help for people who look at a run: it never makes the run fail. */
     if (own && fields && cart_json_parse(&more, fields, strlen(fields), "trace", NULL) == 0)
         json_object_update_missing(own, more);
-    if (own && cart_json_dump(own, &line, NULL) == 0 && cart_buf_add(&line, "\n", 1, NULL) == 0) {
-        ssize_t put = write(trace_fd, line.data, line.len);
-        (void)put;
-    }
+    if (own && cart_json_dump(own, &line, NULL) == 0 && cart_buf_add(&line, "\n", 1, NULL) == 0)
+        put_line(&line);
     cart_buf_release(&line);
     json_decref(more);
     json_decref(own);

@@ -112,6 +112,10 @@ int cart_lines_document(struct cart_lines *l, const struct cart_docs_options *o,
     scratch[0] = '\0';
     if (json_is_integer(i))
         snprintf(scratch, 64, "%" JSON_INTEGER_FORMAT, json_integer_value(i));
+    if (strlen(json_is_string(i) ? json_string_value(i) : "") != json_string_length(i)) {
+        snprintf(detail, cap, "expected an id without NUL");
+        return 0;
+    }
     *id = json_is_string(i) ? json_string_value(i) : scratch;
     *text = json_string_value(t);
     *n = json_string_length(t);

@@ -540,6 +540,7 @@ int cart_train_run(const struct cart_model *m, const char *input,
     if (r < 0 || opt->dry_run)
         goto out;
     r = loop(&t, err);
+    cart_interrupt_release();
     if (r == 0)
         r = publish(&t, err);
     if (r < 0 && t.step > 0) {

@@ -168,3 +168,17 @@ EOF
     cart_must_fail 5 cart-selfstudy -q -n 1 --chunk 8:16 --max-q 8 --max-a 8 -o no/out tokens 2> words
     cart_equal 'cart-selfstudy: no/out.part: its folder no: No such file or directory' "$(cat words)"
 }
+
+@test "a trace that cannot be written is said once, and the run goes on" {
+    cart_tiny llama_tied
+    seq 200 > input
+    for path in /dev/full no/folder; do
+        CART_TRACE=$path cart-tokenize -q -o tokens input 2> words
+        [ ! -s words ] || { cat words; false; }
+        CART_TRACE=$path cart-tokenize -o tokens input 2> words
+        cart_equal 1 "$(grep -c "warning: CART_TRACE: $path" words)"
+        cart-view --check tokens
+    done
+    CART_TRACE=/dev/full cart-tokenize -o tokens input 2> words
+    cart_has words 'CART_TRACE: /dev/full: writing: No space left on device'
+}

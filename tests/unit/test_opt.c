@@ -141,7 +141,7 @@ static void test_bad_lines(void **state)
         {"-s 1.5", "-s: expected a whole number from 1 to 1048576, found '1.5'"},
         {"-s 18446744073709551617",
          "-s: expected a whole number from 1 to 1048576, found '18446744073709551617'"},
-        {"-s \x1f", "-s: expected a whole number from 1 to 1048576, found ''"},
+        {"-s \x1f", "-s: expected N, found an empty argument"},
         {"--rate nan", "--rate: expected a number from -1 to 1, found 'nan'"},
         {"--rate 0x1", "--rate: expected a number from -1 to 1, found '0x1'"},
         {"--rate 1.01", "--rate: expected a number from -1 to 1, found '1.01'"},

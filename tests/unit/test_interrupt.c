@@ -1,0 +1,66 @@
+/* INT and TERM: the first is noted, the second kills, and once the work is done the first kills. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "base/interrupt.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* The status of a child that does so much of: install, a signal, release, a signal. 0: it lived. */
+static int live_through(bool install, int first, bool release, int second)
+{
+    pid_t child = fork();
+    int status = 0;
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (install)
+            cart_interrupt_install();
+        if (first)
+            raise(first);
+        if (first && !cart_interrupted())
+            _exit(3);
+        if (release)
+            cart_interrupt_release();
+        if (second)
+            raise(second);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return status;
+}
+
+static void dies_of(int sig, int status)
+{
+    assert_true(WIFSIGNALED(status));
+    assert_int_equal(WTERMSIG(status), sig);
+}
+
+static void test_signals(void **state)
+{
+    (void)state;
+    assert_int_equal(live_through(true, SIGINT, false, 0), 0);
+    assert_int_equal(live_through(true, SIGTERM, true, 0), 0);
+    dies_of(SIGINT, live_through(true, SIGINT, false, SIGINT));
+    dies_of(SIGTERM, live_through(true, SIGINT, false, SIGTERM));
+    dies_of(SIGINT, live_through(true, 0, true, SIGINT));
+    dies_of(SIGTERM, live_through(true, 0, true, SIGTERM));
+    /* What was ignored, as under nohup, stays ignored. */
+    signal(SIGINT, SIG_IGN);
+    assert_int_equal(live_through(true, 0, true, SIGINT), 0);
+    signal(SIGINT, SIG_DFL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_signals)};
+
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests_name("interrupt", tests, NULL, NULL);
+}
