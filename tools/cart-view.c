@@ -1,17 +1,17 @@
 /* cart-view: looks into, checks, converts and joins every file of the family. Reads streams,
  * safetensors images (cartridges among them) and GGUF files, told apart by content; writes JSON
  * Lines, or with --pack, --cat and --dtype the binary forms. */
-#include "base/io.h"
+#include "base/input.h"
 #include "base/opt.h"
 #include "cartridge/convert.h"
+#include "cartridge/summary.h"
 #include "format/gguf.h"
 #include "model/listing.h"
 #include "model/model.h"
 #include "stream/join.h"
 #include "stream/listing.h"
-#include "base/sniff.h"
+#include "stream/summary.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,100 +20,11 @@
 
 struct options {
     struct cart_common common;
-    bool pack, check, cat, data, gaps;
+    bool summary, pack, check, cat, data, gaps;
     int dtype; /* index into the choices, -1: none */
 };
 
-/* One input, its kind known. Streams are read from fd on; of the others all bytes are in memory. */
-struct input {
-    int fd; /* -1 when closed */
-    const char *name;
-    enum cart_sniff kind;
-    unsigned char ahead[CART_SNIFF_BYTES];
-    size_t n_ahead;
-    struct cart_map map;
-    struct cart_buf buf;
-    const void *bytes;
-    size_t size;
-};
-
-static void input_release(struct input *in)
-{
-    if (in->fd > STDERR_FILENO)
-        close(in->fd);
-    cart_map_release(&in->map);
-    cart_buf_release(&in->buf);
-}
-
-/* What is left in a pipe, after the bytes that were taken to know its kind. */
-static int read_rest(struct input *in, struct cart_err *err)
-{
-    FILE *f = fdopen(dup(in->fd), "rb");
-    int r = cart_buf_add(&in->buf, in->ahead, in->n_ahead, err);
-    size_t got = 1;
-
-    if (f == NULL)
-        return cart_err_sys(err, "%s", in->name);
-    while (r == 0 && got > 0 && (r = cart_buf_reserve(&in->buf, (size_t)1 << 20, err)) == 0) {
-        got = fread(in->buf.data + in->buf.len, 1, (size_t)1 << 20, f);
-        in->buf.len += got;
-    }
-    if (r == 0 && ferror(f))
-        r = cart_err_sys(err, "%s: reading", in->name);
-    fclose(f);
-    in->bytes = in->buf.data;
-    in->size = in->buf.len;
-    return r;
-}
-
-static int load(struct input *in, const char *path, struct cart_err *err)
-{
-    struct stat st;
-    int r;
-
-    if (in->fd == STDIN_FILENO || fstat(in->fd, &st) < 0 || !S_ISREG(st.st_mode))
-        return read_rest(in, err);
-    if ((r = cart_map_open(&in->map, path, err)) < 0)
-        return r;
-    in->bytes = in->map.data;
-    in->size = in->map.size;
-    return 0;
-}
-
-static int input_open(struct input *in, const char *path, struct cart_err *err)
-{
-    bool standard = strcmp(path, "-") == 0;
-    int n;
-
-    *in = (struct input){.fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC),
-                         .name = standard ? "standard input" : path};
-    if (in->fd < 0)
-        return cart_err_sys(err, "%s", path);
-    if ((n = cart_sniff_read(in->fd, in->ahead, in->name, err)) < 0)
-        return n;
-    in->n_ahead = (size_t)n;
-    in->kind = cart_sniff(in->ahead, in->n_ahead);
-    switch (in->kind) {
-    case CART_SNIFF_STREAM:
-        return 0;
-    case CART_SNIFF_SAFETENSORS:
-    case CART_SNIFF_GGUF:
-        return load(in, path, err);
-    case CART_SNIFF_EMPTY:
-    case CART_SNIFF_STREAM_CUT:
-        return cart_err_set(err, CART_ETRUNC,
-                            "%s: expected a cart stream, safetensors or GGUF file, "
-                            "found %s",
-                            in->name, cart_sniff_name(in->kind));
-    default:
-        return cart_err_set(err, CART_EFORMAT,
-                            "%s: expected a cart stream, safetensors or GGUF "
-                            "file, found %s",
-                            in->name, cart_sniff_name(in->kind));
-    }
-}
-
-static int check_rows(const struct input *in, struct cart_err *err)
+static int check_rows(const struct cart_input *in, struct cart_err *err)
 {
     struct cart_st st;
     int r = cart_st_parse(&st, in->bytes, in->size, in->name, err);
@@ -127,7 +38,7 @@ static int check_rows(const struct input *in, struct cart_err *err)
 }
 
 /* A GGUF file with a vocabulary says that it is a model, and is whole only if it can be one. */
-static int check_model(const struct input *in, const struct cart_gguf *g, struct cart_err *err)
+static int check_model(const struct cart_input *in, const struct cart_gguf *g, struct cart_err *err)
 {
     struct cart_model *m;
     int r;
@@ -144,7 +55,8 @@ static int check_model(const struct input *in, const struct cart_gguf *g, struct
 }
 
 /* Lists in on fd, or only checks it where fd < 0. */
-static int view(const struct input *in, bool data, int fd, const char *out, struct cart_err *err)
+static int view(const struct cart_input *in, bool data, int fd, const char *out,
+                struct cart_err *err)
 {
     struct cart_stream_reader *reader;
     struct cart_gguf *g;
@@ -174,30 +86,66 @@ static int view(const struct input *in, bool data, int fd, const char *out, stru
     }
 }
 
+/* The few lines for people. */
+static int summarise(const struct cart_input *in, struct cart_buf *lines, struct cart_err *err)
+{
+    struct cart_stream_reader *reader;
+    struct cart_gguf *g;
+    struct cart_st st;
+    int r;
+
+    switch (in->kind) {
+    case CART_SNIFF_STREAM:
+        r = cart_stream_open_ahead(&reader, in->fd, in->name, in->ahead, in->n_ahead, NULL, err);
+        if (r == 0) {
+            r = cart_summary_stream(lines, reader, err);
+            cart_stream_close(reader);
+        }
+        return r;
+    case CART_SNIFF_GGUF:
+        if ((r = cart_gguf_parse(&g, in->bytes, in->size, in->name, err)) == 0) {
+            r = cart_model_summary(lines, g, in->name, err);
+            cart_gguf_close(g);
+        }
+        return r;
+    default:
+        if ((r = cart_st_parse(&st, in->bytes, in->size, in->name, err)) == 0) {
+            r = cart_rows_summary(lines, &st, in->name, err);
+            cart_st_release(&st);
+        }
+        return r;
+    }
+}
+
 static int list_all(const struct options *o, const char *const *paths, size_t n, int fd,
                     const char *out, struct cart_err *err)
 {
+    struct cart_buf lines = CART_BUF_INIT;
     int r = 0;
 
     for (size_t i = 0; i < n && r == 0; i++) {
-        struct input in;
-        if ((r = input_open(&in, paths[i], err)) == 0)
-            r = view(&in, o->data, fd, out, err);
-        input_release(&in);
+        struct cart_input in;
+        cart_buf_reset(&lines);
+        if ((r = cart_input_open(&in, paths[i], err)) == 0)
+            r = o->summary ? summarise(&in, &lines, err) : view(&in, o->data, fd, out, err);
+        if (r == 0 && lines.len > 0)
+            r = cart_io_write(fd, lines.data, lines.len, out, err);
+        cart_input_release(&in);
     }
+    cart_buf_release(&lines);
     return r;
 }
 
 static int check_file(const char *path, struct cart_err *err)
 {
-    struct input in;
-    int r = input_open(&in, path, err);
+    struct cart_input in;
+    int r = cart_input_open(&in, path, err);
 
     if (r == 0)
         r = view(&in, false, -1, "", err);
     if (r == 0)
         cart_log(CART_LOG_INFO, "%s: whole and consistent: %s", in.name, cart_sniff_name(in.kind));
-    input_release(&in);
+    cart_input_release(&in);
     return r;
 }
 
@@ -267,9 +215,9 @@ static int convert(const struct options *o, const char *path, int fd, const char
                    struct cart_err *err)
 {
     static const enum cart_st_dtype dtypes[] = {CART_ST_F16, CART_ST_BF16, CART_ST_F32};
-    struct input in;
+    struct cart_input in;
     struct cart_st st;
-    int r = input_open(&in, path, err);
+    int r = cart_input_open(&in, path, err);
 
     if (r == 0 && in.kind != CART_SNIFF_SAFETENSORS)
         r = cart_err_set(err, CART_EFORMAT, "%s: expected a cartridge, found %s", in.name,
@@ -278,17 +226,17 @@ static int convert(const struct options *o, const char *path, int fd, const char
         r = cart_rows_convert(&st, dtypes[o->dtype], fd, out, in.name, err);
         cart_st_release(&st);
     }
-    input_release(&in);
+    cart_input_release(&in);
     return r;
 }
 
 static int check_options(const struct options *o, size_t n, struct cart_err *err)
 {
-    int modes = o->pack + o->check + o->cat + (o->dtype >= 0);
+    int modes = o->summary + o->pack + o->check + o->cat + (o->dtype >= 0);
 
     if (modes > 1)
         return cart_err_set(err, CART_EUSAGE,
-                            "--pack, --check, --cat and --dtype: expected one of them");
+                            "--summary, --pack, --check, --cat and --dtype: expected one of them");
     if (o->data && modes > 0)
         return cart_err_set(err, CART_EUSAGE, "--data: only for a listing");
     if (o->gaps && !o->cat)
@@ -336,6 +284,7 @@ int main(int argc, char **argv)
     bool done = false;
     int first, r;
     const struct cart_opt table[] = {
+        CART_OPT_FLAG(0, "summary", &o.summary, "say in a few lines what it is"),
         CART_OPT_FLAG(0, "pack", &o.pack, "make a stream or safetensors file of its listing"),
         CART_OPT_FLAG(0, "check", &o.check, "verdict only: exit 0 if whole and consistent, else 3"),
         CART_OPT_FLAG(0, "cat", &o.cat, "join the streams of one run's shards"),

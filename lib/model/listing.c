@@ -1,8 +1,10 @@
 #include "model/listing.h"
 
 #include "stream/jsonl.h"
+#include "stream/summary.h"
 #include "stream/values.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,4 +176,65 @@ int cart_model_listing(const struct cart_gguf *g, bool whole, int fd, const char
 done:
     cart_buf_release(&line);
     return r;
+}
+
+/* --- for people --- */
+
+/* The number under "ARCH.name", 0 where there is none. */
+static unsigned long long number_of(const struct cart_gguf *g, const char *arch, const char *name)
+{
+    uint64_t v = 0;
+    char key[160];
+
+    snprintf(key, sizeof key, "%.100s.%s", arch, name);
+    return cart_gguf_u64_opt(g, key, UINT64_MAX, &v, NULL) < 0 ? 0 : v;
+}
+
+/* "Q4_1 180, F32 92": the tensors of each type. */
+static void put_types(const struct cart_gguf *g, char *out, size_t cap)
+{
+    size_t counts[64] = {0}, used = 0;
+
+    for (size_t i = 0; i < cart_gguf_n_tensors(g); i++) {
+        int type = cart_gguf_tensor_at(g, i)->type;
+        counts[type >= 0 && type < 64 ? type : 0]++;
+    }
+    out[0] = '\0';
+    for (int type = 0; type < 64; type++) {
+        const struct cart_gguf_type *t = counts[type] ? cart_gguf_tensor_type(type) : NULL;
+        if (t && used < cap)
+            used += (size_t)snprintf(out + used, cap - used, "%s%s %zu", used ? ", " : "", t->name,
+                                     counts[type]);
+    }
+}
+
+int cart_model_summary(struct cart_buf *out, const struct cart_gguf *g, const char *what,
+                       struct cart_err *err)
+{
+    struct cart_gguf_str arch = {"", 0}, name = {"", 0};
+    char a[80], n[160], types[300];
+    double weights = 0;
+    int r;
+
+    if ((r = cart_gguf_string_opt(g, "general.architecture", &arch, err)) < 0 ||
+        (r = cart_gguf_string_opt(g, "general.name", &name, err)) < 0)
+        return r;
+    for (size_t i = 0; i < cart_gguf_n_tensors(g); i++) {
+        const struct cart_gguf_tensor *t = cart_gguf_tensor_at(g, i);
+        weights +=
+            (double)t->dims[0] * (double)t->dims[1] * (double)t->dims[2] * (double)t->dims[3];
+    }
+    cart_err_escape(a, sizeof a, arch.data, arch.len);
+    cart_err_escape(n, sizeof n, name.data, name.len);
+    put_types(g, types, sizeof types);
+    if ((r = cart_buf_addf(out, err, "%s: GGUF model\n", what)) < 0 ||
+        (r = cart_summary_line(out, err, "model", "%s%s%s", *a ? a : "unknown architecture",
+                               *n ? ", " : "", n)) < 0 ||
+        (r = cart_summary_line(out, err, "sizes", "%llu layers, width %llu, context %llu",
+                               number_of(g, a, "block_count"), number_of(g, a, "embedding_length"),
+                               number_of(g, a, "context_length"))) < 0)
+        return r;
+    return cart_summary_line(out, err, "tensors", "%zu of %.1f M weights, %.1f MiB: %s",
+                             cart_gguf_n_tensors(g), weights / 1e6,
+                             (double)cart_gguf_size(g) / 1048576.0, types);
 }

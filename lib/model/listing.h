@@ -3,12 +3,17 @@
 #ifndef CART_MODEL_LISTING_H
 #define CART_MODEL_LISTING_H
 
+#include "base/buf.h"
 #include "format/gguf.h"
 
 /* Lists g on fd (out names it in messages). Arrays of more than eight values are cut to those
  * unless whole is set; "count" is always the true length. Text that is not UTF-8 is shown with \xNN
  * for its other bytes. */
 int cart_model_listing(const struct cart_gguf *g, bool whole, int fd, const char *out,
+                       struct cart_err *err) CART_MUST_USE;
+
+/* Appends a few lines for people: architecture, sizes, types; what names the file. */
+int cart_model_summary(struct cart_buf *out, const struct cart_gguf *g, const char *what,
                        struct cart_err *err) CART_MUST_USE;
 
 #endif

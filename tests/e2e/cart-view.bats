@@ -355,3 +355,40 @@ PY
     { rc=0; cart-view a.tokens a.tokens a.tokens || rc=$?; echo $rc >status; } | true
     case $(cat status) in 0 | 141) ;; *) false ;; esac
 }
+
+@test "--summary says in a few lines what each kind of file is" {
+    cart_tiny llama_tied
+    make_listing | cart-view --pack -o a.tokens
+    cart-view --summary a.tokens >found
+    diff - found <<'TEXT'
+a.tokens: tokens stream, whole
+  documents      2; 3 tokens, 5 bytes
+  model          geometry 00, tokenizer 11, template none, weights none
+TEXT
+    make_shard 0 1 | sed '1s/"history":\[\]/"conversations":3,"history":[{"seed":7,"tool":"cart-x","version":"1.0"}]/' |
+        cart-view --pack -o a.conv
+    cart-view --summary - <a.conv >found
+    diff - found <<'TEXT'
+standard input: conversations stream, whole
+  documents      1; 3 tokens, 5 bytes
+  conversations  2 of 3 planned, 0 held out; 6 tokens, 4 supervised
+  model          geometry 00, tokenizer 11, template none, weights none
+  history        cart-x 1.0, seed 7
+TEXT
+    make_cartridge | cart-view --pack -o c.safetensors
+    cart-view --summary c.safetensors >found
+    diff - found <<'TEXT'
+c.safetensors: cartridge
+  rows           p 3, 1 of them frozen; 2 layers of 1 heads of 2, F32, 0.00 MiB
+  model          geometry none, tokenizer none, template none, weights none
+  made           0 steps; f32; corpus unknown
+TEXT
+    cp "$CART_MODEL" m.gguf
+    cart-view --summary m.gguf c.safetensors >found
+    cart_has found 'sizes          4 layers, width 64, context 512'
+    cart_has found 'c.safetensors: cartridge'
+    head -c 400 a.tokens >cut
+    cart_must_fail 3 cart-view --summary cut >found
+    [ ! -s found ]
+    cart_must_fail 2 cart-view --summary --check a.tokens
+}
