@@ -4,6 +4,7 @@
 #include "base/opt.h"
 #include "base/pool.h"
 #include "study/equiv.h"
+#include "study/estimate.h"
 #include "tensor/matmul.h"
 
 #include <stdio.h>
@@ -14,6 +15,27 @@ struct options {
     struct cart_equiv_options equiv;
     const char *profile;
 };
+
+static int dry_run(const struct options *o, const struct cart_model *m, struct cart_pool *pool,
+                   const struct cart_corpus *corpus, struct cart_err *err)
+{
+    const double MiB = 1048576.0;
+    struct cart_engine *e = NULL;
+    struct cart_equiv_need need;
+    struct cart_rates rates;
+    int r = cart_equiv_need(&need, m, corpus, &o->equiv, err);
+    if (r == 0 && (r = cart_engine_new(&e, m, pool, 0, err)) == 0)
+        r = cart_estimate_rates(e, 1, &rates, err);
+    if (r == 0)
+        cart_log(CART_LOG_NOTICE,
+                 "p %zu, suffix %zu, %zu steps; memory beside the model: %.1f MiB; disk: %.1f MiB "
+                 "in %s; time: about %.1f s",
+                 o->equiv.p, need.suffix, o->equiv.steps, (double)need.memory / MiB,
+                 (double)need.disk / MiB, o->equiv.dir,
+                 (double)need.reads / rates.prefill + (double)need.decodes / rates.decode);
+    cart_engine_free(e);
+    return r;
+}
 
 static int run(struct options *o, const char *input, int *answer, struct cart_err *err)
 {
@@ -28,8 +50,13 @@ static int run(struct options *o, const char *input, int *answer, struct cart_er
                                  (enum cart_precision)o->common.precision, err)) < 0 ||
         (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
-        (r = cart_corpus_open(&corpus, &in, input, m, err)) < 0 ||
-        (r = cart_equiv_run(&res, m, &corpus, &o->equiv, pool, err)) < 0)
+        (r = cart_corpus_open(&corpus, &in, input, m, err)) < 0)
+        goto out;
+    if (o->common.dry_run) {
+        r = dry_run(o, m, pool, &corpus, err);
+        goto out;
+    }
+    if ((r = cart_equiv_run(&res, m, &corpus, &o->equiv, pool, err)) < 0)
         goto out;
     *answer = res.max_delta == 0.0 && res.agreed == o->equiv.steps ? 0 : 1;
     printf("p %zu, suffix %zu: max |delta logit| = %g, greedy agreement %zu/%zu: %s\n", o->equiv.p,
@@ -60,9 +87,13 @@ int main(int argc, char **argv)
                         "chat profile in place of the one that the template chooses"),
         CART_OPT_END,
     };
-    const struct cart_tool tool = {
-        "cart-equiv", "check that an untrained cartridge is the real prefill", "[FILE|-]",
-        table,        CART_USES_JOBS | CART_USES_MODEL | CART_USES_KERNELS,    &o.common};
+    const struct cart_tool tool = {"cart-equiv",
+                                   "check that an untrained cartridge is the real prefill",
+                                   "[FILE|-]",
+                                   table,
+                                   CART_USES_JOBS | CART_USES_MODEL | CART_USES_DRY_RUN |
+                                       CART_USES_KERNELS,
+                                   &o.common};
     int first, answer = 0;
     bool done = false;
     int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);

@@ -7,6 +7,7 @@
 #include "tensor/matmul.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct options {
     struct cart_common common;
@@ -45,6 +46,26 @@ static int write_report(const struct options *o, const struct cart_eval *e, stru
     return r;
 }
 
+static int dry_run(const struct options *o, const struct cart_model *m, const char *input,
+                   struct cart_pool *pool, struct cart_err *err)
+{
+    struct cart_eval_need need;
+    int r = cart_eval_need(&need, m, input, &o->eval, pool, err);
+    if (r < 0)
+        return r;
+    cart_log(CART_LOG_NOTICE,
+             "%zu students judged by %zu conversations and %zu questions: %zu tokens each; %zu "
+             "tokens of text read before",
+             need.students, need.conversations, need.questions, need.judged, need.read);
+    cart_log(CART_LOG_NOTICE,
+             "memory beside the model: about %.0f MiB; disk: the report; time: about %.0f s",
+             (double)need.memory / 1048576.0, need.seconds);
+    for (char *line = need.notes.data, *end; line && (end = strchr(line, '\n')); line = end + 1)
+        cart_log(CART_LOG_NOTICE, "%.*s", (int)(end - line), line);
+    cart_buf_release(&need.notes);
+    return 0;
+}
+
 static int open_cartridges(struct options *o, const struct cart_model *m,
                            struct cart_cartridge **list, struct cart_err *err)
 {
@@ -81,6 +102,10 @@ static int run(struct options *o, const char *input, struct cart_err *err)
         goto out;
     o->eval.cartridges = (const struct cart_cartridge *const *)list;
     o->eval.n_cartridges = o->cartridges.n;
+    if (o->common.dry_run) {
+        r = dry_run(o, m, input, pool, err);
+        goto out;
+    }
     cart_progress_start(&o->progress, o->common.progress, "students", 0.0);
     r = cart_eval_run(&eval, m, input, &o->eval, on_arm, o, pool, err);
     cart_progress_end(&o->progress);
@@ -120,7 +145,7 @@ int main(int argc, char **argv)
                                    "[FILE|-]",
                                    table,
                                    CART_USES_OUTPUT | CART_USES_JOBS | CART_USES_MODEL |
-                                       CART_USES_KERNELS | CART_USES_PROGRESS,
+                                       CART_USES_KERNELS | CART_USES_PROGRESS | CART_USES_DRY_RUN,
                                    &o.common};
     int first;
     bool done = false;

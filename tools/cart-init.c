@@ -1,8 +1,8 @@
 /* cart-init: reads a token stream, writes a cartridge with zero training. */
+#include "base/clock.h"
 #include "base/io.h"
 #include "base/opt.h"
 #include "base/pool.h"
-#include "model/forward.h"
 #include "study/init.h"
 #include "tensor/matmul.h"
 
@@ -48,18 +48,17 @@ static int save(const struct options *o, const struct cart_model *m, const struc
     return r;
 }
 
+/* The rows are made all the same: that is what takes the time. */
 static void dry_run(const struct cart_model *m, const struct cart_corpus *corpus,
-                    const struct cart_init *init)
+                    const struct cart_init *init, double seconds)
 {
-    size_t bytes = (init->rows.n + init->rows.n_sink) * sizeof(float);
+    const double MiB = 1048576.0;
     cart_log(CART_LOG_NOTICE,
-             "reads %zu tokens of %zu document%s; writes p %zu rows, %.1f MiB; memory %.1f MiB "
-             "beside the model",
+             "%zu tokens of %zu document%s; p %zu; memory beside the model: %.1f MiB; disk: %.1f "
+             "MiB; time: about %.1f s",
              corpus->tokens, corpus->n_docs, CART_S(corpus->n_docs), init->rows.p,
-             (double)bytes / 1048576.0,
-             (double)(cart_trainable_bytes(m, init->rows.p, init->rows.frozen) +
-                      cart_kv_tail_bytes(m, init->rows.p) + cart_workspace_bytes(m, 512)) /
-                 1048576.0);
+             (double)cart_init_bytes(m, init->rows.p, init->rows.frozen) / MiB,
+             (double)((init->rows.n + init->rows.n_sink) * sizeof(float)) / MiB, seconds);
 }
 
 static int run(struct options *o, const char *input, struct cart_err *err)
@@ -78,13 +77,15 @@ static int run(struct options *o, const char *input, struct cart_err *err)
         (!o->common.dry_run && (r = cart_output_open(&out, o->common.output, false, err)) < 0) ||
         (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
-        (r = cart_corpus_open(&corpus, &in, input, m, err)) < 0 ||
-        (r = cart_init_make(&init, m, &o->init, &corpus, pool, warning, sizeof warning, err)) < 0)
+        (r = cart_corpus_open(&corpus, &in, input, m, err)) < 0)
+        goto out;
+    double start = cart_clock_now();
+    if ((r = cart_init_make(&init, m, &o->init, &corpus, pool, warning, sizeof warning, err)) < 0)
         goto out;
     if (warning[0])
         cart_log(CART_LOG_WARNING, "%s: %s", o->init.init, warning);
     if (o->common.dry_run)
-        dry_run(m, &corpus, &init);
+        dry_run(m, &corpus, &init, cart_clock_now() - start);
     else
         r = save(o, m, &init, &corpus, cart_stream_head(in), &out, err);
 out:

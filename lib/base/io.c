@@ -303,7 +303,7 @@ int cart_io_scratch(int *out, const char *dir, struct cart_err *err)
             r = cart_err_memory(err, dir, 0);
         else if ((fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)) < 0 ||
                  unlink(name) < 0)
-            r = cart_err_sys(err, "%s", name);
+            r = cart_err_sys(err, "%s: a scratch file in this folder", dir);
         free(name);
     }
     cart_buf_release(&path);

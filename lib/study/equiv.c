@@ -80,43 +80,39 @@ static int decode(struct side *s, const struct cart_model *m, size_t T, size_t s
     return r;
 }
 
-/* Saves the prefix's rows in a folder of our own, opens the file again, and removes the name: the
- * mapping stays. */
+static size_t frozen_of(const struct cart_equiv_options *opt)
+{
+    return opt->p > 1 ? 1 : 0;
+}
+
+/* Saves the prefix's rows in a file without a name, so that nothing stays whatever happens, and maps
+ * it as any cartridge. */
 static int save_and_map(struct cart_cartridge **out, const struct cart_model *m,
                         const struct cart_corpus *corpus, const struct cart_equiv_options *opt,
                         const uint32_t *ids, bool in_turn, struct cart_pool *pool,
                         struct cart_err *err)
 {
     struct cart_init init = {.recipe = NULL};
-    struct cart_init_options io = {"corpus", opt->p, opt->p > 1 ? 1 : 0, 0, false};
-    struct cart_buf path = CART_BUF_INIT;
+    struct cart_init_options io = {"corpus", opt->p, frozen_of(opt), 0, false};
     json_t *metadata = NULL;
-    char *folder = NULL;
+    int fd = -1;
     int r = in_turn ? cart_init_make(&init, m, &io, corpus, pool, NULL, 0, err)
                     : cart_init_of_ids(&init, m, ids, opt->p, io.frozen, pool, err);
     if (r < 0)
         return r;
     if ((r = cart_init_describe(&metadata, m, corpus, opt->p, io.frozen, 0, init.recipe, NULL,
                                 err)) < 0 ||
-        (r = cart_buf_addf(&path, err, "%s/cart-equiv-XXXXXX", opt->dir)) < 0)
+        (r = cart_io_scratch(&fd, opt->dir, err)) < 0)
         goto out;
-    folder = mkdtemp(path.data);
-    if (!folder) {
-        r = cart_err_sys(err, "%s", path.data);
-        goto out;
-    }
-    size_t folder_len = path.len;
-    if ((r = cart_buf_addf(&path, err, "/rows.safetensors")) == 0 &&
-        (r = cart_cartridge_save(path.data, m, init.rows.parts, init.rows.n_parts, io.frozen,
-                                 metadata, NULL, 0, err)) == 0) {
-        r = cart_cartridge_open(out, m, path.data, NULL, NULL, 0, err);
-        (void)unlink(path.data);
-    }
-    path.data[folder_len] = '\0';
-    (void)rmdir(path.data);
+    char name[40];
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    if ((r = cart_cartridge_write(fd, "the file of rows", m, init.rows.parts, init.rows.n_parts,
+                                  io.frozen, metadata, NULL, 0, err)) == 0)
+        r = cart_cartridge_open(out, m, name, NULL, NULL, 0, err);
 out:
+    if (fd >= 0)
+        (void)close(fd);
     json_decref(metadata);
-    cart_buf_release(&path);
     cart_init_release(&init);
     return r;
 }
@@ -199,46 +195,83 @@ out:
     return r;
 }
 
+/* The ids of prefix and suffix, and what they are. */
+struct layout {
+    struct cart_ids ids; /* [p + T] */
+    size_t T;            /* of the suffix */
+    bool in_turn;        /* the prefix is a system turn; else p is too small for one */
+};
+
+static int lay_out(struct layout *l, const struct cart_model *m, const struct cart_corpus *corpus,
+                   const struct cart_equiv_options *opt, struct cart_err *err)
+{
+    const struct cart_chat *chat;
+    size_t n_open, n_close, n = corpus->tokens;
+    int r = cart_model_chat(m, &chat, err);
+    if (r < 0)
+        return r;
+    uint32_t *tokens = malloc((n ? n : 1) * sizeof *tokens);
+    if (!tokens)
+        return cart_err_memory(err, "corpus tokens", n * sizeof *tokens);
+    cart_corpus_copy(corpus, 0, n, tokens);
+    cart_chat_system_open(chat, &n_open);
+    cart_chat_turn_close(chat, &n_close);
+    l->in_turn = opt->p > n_open + n_close;
+    size_t used = l->in_turn ? opt->p - n_open - n_close : opt->p;
+    r = l->in_turn ? cart_init_ids(&l->ids, chat, tokens, n, opt->p, false, err)
+                   : cart_ids_add(&l->ids, tokens, used < n ? used : n, err);
+    if (r < 0)
+        goto out;
+    size_t left = used < n ? n - used : 0;
+    l->T = left < opt->suffix_max ? left : opt->suffix_max;
+    if (l->T == 0)
+        r = cart_err_set(err, CART_EUSAGE,
+                         "p %zu takes all %zu tokens of the corpus: none is left to compare",
+                         opt->p, n);
+    else if (opt->p + l->T > m->context || opt->steps > m->context - opt->p - l->T)
+        r = cart_err_set(
+            err, CART_EUSAGE,
+            "%zu rows, %zu suffix tokens and %zu steps exceed the model's context of %zu", opt->p,
+            l->T, opt->steps, m->context);
+    else
+        r = cart_ids_add(&l->ids, tokens + used, l->T, err);
+out:
+    free(tokens);
+    return r;
+}
+
+int cart_equiv_need(struct cart_equiv_need *out, const struct cart_model *m,
+                    const struct cart_corpus *corpus, const struct cart_equiv_options *opt,
+                    struct cart_err *err)
+{
+    struct layout l = {.ids = CART_IDS_INIT};
+    int r = lay_out(&l, m, corpus, opt, err);
+    if (r == 0) {
+        size_t n = l.ids.n, T = l.T;
+        size_t sides = cart_kv_tail_bytes(m, n + opt->steps) +
+                       cart_kv_tail_bytes(m, T + opt->steps) + cart_workspace_bytes(m, n) +
+                       cart_workspace_bytes(m, T) + 2 * T * m->D * sizeof(float);
+        size_t logits = 2 * LOGIT_ROWS * m->V * sizeof(float);
+        /* The rows are made while both sides stand, and let go before logits are compared. */
+        size_t making = cart_init_bytes(m, opt->p, frozen_of(opt));
+        *out = (struct cart_equiv_need){.suffix = T,
+                                        .memory = sides + (making > logits ? making : logits),
+                                        .disk = cart_kv_tail_bytes(m, opt->p),
+                                        .reads = n + opt->p + T,
+                                        .decodes = 2 * opt->steps};
+    }
+    cart_ids_release(&l.ids);
+    return r;
+}
+
 int cart_equiv_run(struct cart_equiv_result *out, const struct cart_model *m,
                    const struct cart_corpus *corpus, const struct cart_equiv_options *opt,
                    struct cart_pool *pool, struct cart_err *err)
 {
-    const struct cart_chat *chat;
-    struct cart_ids ids = CART_IDS_INIT;
-    uint32_t *tokens = NULL;
-    int r = cart_model_chat(m, &chat, err);
-    if (r < 0)
-        return r;
-    tokens = malloc((corpus->tokens ? corpus->tokens : 1) * sizeof *tokens);
-    if (!tokens)
-        return cart_err_memory(err, "corpus tokens", corpus->tokens * sizeof *tokens);
-    cart_corpus_copy(corpus, 0, corpus->tokens, tokens);
-    size_t n_open, n_close;
-    cart_chat_system_open(chat, &n_open);
-    cart_chat_turn_close(chat, &n_close);
-    bool in_turn = opt->p > n_open + n_close;
-    size_t used = in_turn ? opt->p - n_open - n_close : opt->p;
-    if (in_turn)
-        r = cart_init_ids(&ids, chat, tokens, corpus->tokens, opt->p, false, err);
-    else
-        r = cart_ids_add(&ids, tokens, used < corpus->tokens ? used : corpus->tokens, err);
-    if (r < 0)
-        goto out;
-    size_t left = used < corpus->tokens ? corpus->tokens - used : 0;
-    size_t T = left < opt->suffix_max ? left : opt->suffix_max;
-    if (T == 0)
-        r = cart_err_set(err, CART_EUSAGE,
-                         "p %zu takes all %zu tokens of the corpus: none is left to compare",
-                         opt->p, corpus->tokens);
-    else if (opt->p + T > m->context || opt->steps > m->context - opt->p - T)
-        r = cart_err_set(
-            err, CART_EUSAGE,
-            "%zu rows, %zu suffix tokens and %zu steps exceed the model's context of %zu", opt->p,
-            T, opt->steps, m->context);
-    if (r == 0 && (r = cart_ids_add(&ids, tokens + used, T, err)) == 0)
-        r = run_sides(out, m, corpus, opt, &ids, T, in_turn, pool, err);
-out:
-    cart_ids_release(&ids);
-    free(tokens);
+    struct layout l = {.ids = CART_IDS_INIT};
+    int r = lay_out(&l, m, corpus, opt, err);
+    if (r == 0)
+        r = run_sides(out, m, corpus, opt, &l.ids, l.T, l.in_turn, pool, err);
+    cart_ids_release(&l.ids);
     return r;
 }

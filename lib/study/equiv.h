@@ -14,7 +14,7 @@ struct cart_equiv_options {
     size_t p;
     size_t suffix_max; /* corpus tokens after it, as many as there are up to this */
     size_t steps;      /* greedy tokens of each side */
-    const char *dir;   /* where the cartridge is saved for the length of the call */
+    const char *dir;   /* where the cartridge is saved, in a file without a name */
 };
 
 struct cart_equiv_result {
@@ -24,7 +24,17 @@ struct cart_equiv_result {
     size_t agreed;    /* greedy tokens up to the first that differs */
 };
 
-/* CART_EUSAGE: p leaves no suffix, or all of it exceeds the context. */
+/* What a run takes. */
+struct cart_equiv_need {
+    size_t suffix;         /* tokens compared */
+    size_t memory, disk;   /* bytes beside the model; of the file in dir */
+    size_t reads, decodes; /* tokens of all forwards of many, and of one */
+};
+
+/* CART_EUSAGE, here and of the run: p leaves no suffix, or all of it exceeds the context. */
+int cart_equiv_need(struct cart_equiv_need *out, const struct cart_model *m,
+                    const struct cart_corpus *corpus, const struct cart_equiv_options *opt,
+                    struct cart_err *err) CART_MUST_USE;
 int cart_equiv_run(struct cart_equiv_result *out, const struct cart_model *m,
                    const struct cart_corpus *corpus, const struct cart_equiv_options *opt,
                    struct cart_pool *pool, struct cart_err *err) CART_MUST_USE;

@@ -1,5 +1,6 @@
 #include "study/eval.h"
 
+#include "base/clock.h"
 #include "study/context.h"
 #include "study/evaluate.h"
 #include "study/init.h"
@@ -10,6 +11,7 @@
 #include <string.h>
 
 #define EVAL_TOKENS ((size_t)1024)
+#define TIMED_TOKENS ((size_t)256) /* of each student, to know its time */
 
 /* What one arm measured, item by item, for the paired differences. */
 struct samples {
@@ -33,7 +35,9 @@ struct eval_run {
     struct cart_evaluator *evaluator;
     struct samples *samples; /* [arms] */
     size_t samples_cap;
-    size_t bare, untrained; /* arms; SIZE_MAX: not in the table */
+    size_t bare, untrained;      /* arms; SIZE_MAX: not in the table */
+    struct cart_eval_need *need; /* counts and times, judges nothing; or NULL */
+    double read_seconds;         /* a token, of the bare model; for need */
     cart_eval_progress_fn *progress;
     void *ctx;
 };
@@ -108,11 +112,16 @@ static int prepare(struct eval_run *e, struct cart_err *err)
     e->out->conversations = e->n;
     e->out->questions = e->questions.n;
     e->out->unlocated = e->questions.unlocated;
-    if (e->questions.too_long)
-        return cart_buf_addf(&e->out->notes, err,
-                             "questions: %zu left out: they exceed the context of %zu\n",
-                             e->questions.too_long, e->m->context);
-    return 0;
+    const struct cart_questions *q = &e->questions;
+    if (q->unlocated)
+        r = cart_buf_addf(&e->out->notes, err,
+                          "questions: the corpus does not hold the quote of %zu: line%s %s\n",
+                          q->unlocated, q->unlocated == 1 ? "" : "s", q->unlocated_lines.data);
+    if (r == 0 && q->too_long)
+        r = cart_buf_addf(
+            &e->out->notes, err, "questions: %zu left out, beyond the context of %zu: line%s %s\n",
+            q->too_long, e->m->context, q->too_long == 1 ? "" : "s", q->too_long_lines.data);
+    return r;
 }
 
 static void add_recall(struct cart_eval_recall *r, double answer, double right)
@@ -170,6 +179,25 @@ static int new_arm(struct eval_run *e, const char *name, struct cart_err *err)
                : cart_err_memory(err, "evaluation", e->n * sizeof(double));
 }
 
+/* For cart_eval_need: some conversations behind the rows tell how long all take. */
+static int time_arm(struct eval_run *e, const struct cart_kv_part *const *parts, size_t n_parts,
+                    struct cart_err *err)
+{
+    size_t n = 0, tokens = 0;
+    while (n < e->n && tokens < TIMED_TOKENS)
+        tokens += e->convs[n++]->T;
+    double start = cart_clock_now();
+    int r = cart_evaluator_targets(e->evaluator, parts, n_parts,
+                                   (const struct cart_conversation *const *)e->convs, n, e->sums,
+                                   e->pool, err);
+    double each = (cart_clock_now() - start) / (double)tokens;
+    /* The first student is the bare model, whose time is that of reading, too. */
+    if (e->need->students++ == 0)
+        e->read_seconds = each;
+    e->need->seconds += each * (double)e->need->judged;
+    return r;
+}
+
 /* Judges rows (parts) under a name. */
 static int run_arm(struct eval_run *e, const char *name, const struct cart_kv_part *const *parts,
                    size_t n_parts, size_t bytes, struct cart_err *err)
@@ -177,8 +205,8 @@ static int run_arm(struct eval_run *e, const char *name, const struct cart_kv_pa
     if (e->progress)
         e->progress(e->ctx, name);
     int r = new_arm(e, name, err);
-    if (r < 0)
-        return r;
+    if (r < 0 || e->need)
+        return r < 0 ? r : time_arm(e, parts, n_parts, err);
     struct cart_eval_arm *arm = &e->out->arms[e->out->n - 1];
     struct samples *s = &e->samples[e->out->n - 1];
     for (size_t i = 0; i < n_parts; i++)
@@ -206,6 +234,29 @@ static int run_arm(struct eval_run *e, const char *name, const struct cart_kv_pa
     return 0;
 }
 
+static void need_memory(struct eval_run *e, size_t bytes)
+{
+    if (e->need && bytes > e->need->memory)
+        e->need->memory = bytes;
+}
+
+/* The rows of ids; for cart_eval_need as many of zeros. */
+static int read_text(struct eval_run *e, struct cart_kv_tail *tail, const struct cart_ids *ids,
+                     struct cart_err *err)
+{
+    if (!e->need)
+        return cart_init_prefill(tail, e->m, ids->data, ids->n, e->pool, err);
+    int r = cart_kv_tail_init(tail, e->m, ids->n, err);
+    for (size_t l = 0; r == 0 && l < e->m->L; l++) {
+        size_t bytes = ids->n * cart_layer_kv_width(&e->m->layers[l]) * sizeof(float);
+        memset(tail->k[l], 0, bytes);
+        memset(tail->v[l], 0, bytes);
+    }
+    e->need->read += ids->n;
+    need_memory(e, cart_init_prefill_bytes(e->m, ids->n));
+    return r;
+}
+
 /* An arm over rows that a prefill of ids gives. */
 static int run_text(struct eval_run *e, const char *name, const struct cart_ids *ids,
                     struct cart_err *err)
@@ -215,7 +266,7 @@ static int run_text(struct eval_run *e, const char *name, const struct cart_ids 
     struct cart_kv_layer *layers = calloc(e->m->L, sizeof *layers);
     if (!layers)
         return cart_err_memory(err, "layers", e->m->L * sizeof *layers);
-    int r = cart_init_prefill(&tail, e->m, ids->data, ids->n, e->pool, err);
+    int r = read_text(e, &tail, ids, err);
     if (r == 0) {
         const struct cart_kv_part *parts[1] = {&part};
         cart_kv_part_of_tail(&part, layers, e->m, &tail, 0, ids->n);
@@ -314,6 +365,9 @@ static int run_untrained(struct eval_run *e, const struct cart_cartridge *c, str
                   : cart_buf_addf(&name, err, "untrained %s", c->path);
         if (r == 0 && (r = fits(e, name.data, init.rows.p, err)) == 1) {
             e->untrained = first ? e->out->n : e->untrained;
+            need_memory(e, cart_init_bytes(e->m, init.rows.p, init.rows.frozen));
+            if (e->need)
+                e->need->read += init.rows.p;
             r = run_arm(e, name.data, parts, init.rows.n_parts,
                         (init.rows.n + init.rows.n_sink) * sizeof(float), err);
         }
@@ -468,6 +522,36 @@ out:
         cart_eval_release(&made);
     else
         *out = made;
+    return r;
+}
+
+int cart_eval_need(struct cart_eval_need *out, const struct cart_model *m, const char *input,
+                   const struct cart_eval_options *opt, struct cart_pool *pool,
+                   struct cart_err *err)
+{
+    struct cart_eval made = {.notes = CART_BUF_INIT};
+    struct cart_eval_need need = {.students = 0};
+    struct eval_run e = {
+        .out = &made, .m = m, .opt = opt, .pool = pool, .corpus = CART_CORPUS_INIT, .need = &need};
+    int r;
+    if ((r = read_stream(&e, input, err)) == 0 && (r = prepare(&e, err)) == 0) {
+        for (size_t i = 0; i < e.n; i++)
+            need.judged += e.convs[i]->T;
+        for (size_t i = 0; i < e.questions.options; i++)
+            need.judged += e.scores[i].T;
+        need.conversations = made.conversations;
+        need.questions = made.questions;
+        r = run_arms(&e, err);
+        need.memory += cart_evaluator_bytes(m, EVAL_TOKENS, longest(&e));
+        need.seconds += e.read_seconds * (double)need.read;
+    }
+    release_run(&e);
+    if (r == 0) {
+        need.notes = made.notes;
+        made.notes = (struct cart_buf)CART_BUF_INIT;
+        *out = need;
+    }
+    cart_eval_release(&made);
     return r;
 }
 

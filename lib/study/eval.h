@@ -68,6 +68,19 @@ int cart_eval_run(struct cart_eval *out, const struct cart_model *m, const char 
                   struct cart_pool *pool, struct cart_err *err) CART_MUST_USE;
 void cart_eval_release(struct cart_eval *e);
 
+/* What cart_eval_run would take: the stream is read, and one batch of it run for its time. */
+struct cart_eval_need {
+    size_t students, conversations, questions;
+    size_t read;           /* tokens of rows that a prefill gives, of all students */
+    size_t judged;         /* tokens of conversations and options, of each student */
+    size_t memory;         /* bytes beside the model */
+    double seconds;        /* about */
+    struct cart_buf notes; /* as in cart_eval; the caller's to release */
+};
+int cart_eval_need(struct cart_eval_need *out, const struct cart_model *m, const char *input,
+                   const struct cart_eval_options *opt, struct cart_pool *pool,
+                   struct cart_err *err) CART_MUST_USE;
+
 /* The table for people, and the same as one JSON object (new reference). */
 int cart_eval_table(const struct cart_eval *e, struct cart_buf *out,
                     struct cart_err *err) CART_MUST_USE;

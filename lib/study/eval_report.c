@@ -1,7 +1,13 @@
 /* The evaluation as a table for people and as JSON for programs. */
 #include "study/eval.h"
 
+#include <math.h>
+#include <stdio.h>
 #include <string.h>
+
+/* 95 % of the shares that chance alone gives lie within 98 / sqrt(n) points of a half; wider than
+ * so many points, a reader is warned. */
+#define FEW 10.0
 
 /* Width of the widest name, so that columns stand. */
 static int name_width(const struct cart_eval *e)
@@ -14,12 +20,12 @@ static int name_width(const struct cart_eval *e)
 
 static int add_recall(struct cart_buf *out, const struct cart_eval_recall *r, struct cart_err *err)
 {
-    if (r->n == 0)
-        return cart_buf_addf(out, err, "%8s %8s", "-", "-");
-    if (r->judged == 0)
-        return cart_buf_addf(out, err, "%8s %8.3f", "-", r->answer);
-    return cart_buf_addf(out, err, "%7.1f%% %8.3f", 100.0 * (double)r->right / (double)r->judged,
-                         r->answer);
+    char right[16] = "-", answer[16] = "-";
+    if (r->n > 0)
+        snprintf(answer, sizeof answer, "%.3f", r->answer);
+    if (r->judged > 0)
+        snprintf(right, sizeof right, "%.1f%%", 100.0 * (double)r->right / (double)r->judged);
+    return cart_buf_addf(out, err, " | %7s %8s", right, answer);
 }
 
 static int add_arm(struct cart_buf *out, const struct cart_eval *e, const struct cart_eval_arm *a,
@@ -29,12 +35,51 @@ static int add_arm(struct cart_buf *out, const struct cart_eval *e, const struct
                           (double)a->bytes / 1048576.0, a->kl, a->ce, 100.0 * a->top1);
     if (r == 0 && e->questions > 0) {
         const struct cart_eval_recall *parts[3] = {&a->all, &a->within, &a->beyond};
-        for (size_t i = 0; i < 3 && r == 0; i++) {
-            r = cart_buf_addf(out, err, "  ");
-            r = r < 0 ? r : add_recall(out, parts[i], err);
-        }
+        for (size_t i = 0; i < 3 && r == 0; i++)
+            r = add_recall(out, parts[i], err);
     }
     return r < 0 ? r : cart_buf_addf(out, err, "\n");
+}
+
+/* Two lines: groups of columns, and columns. */
+static int add_header(struct cart_buf *out, const struct cart_eval *e, int w, struct cart_err *err)
+{
+    char within[40];
+    int r = 0;
+    if (e->questions > 0) {
+        snprintf(within, sizeof within, "first %zu tokens", e->opening);
+        r = cart_buf_addf(out, err, "%*s | %-16s | %-16s | %s\n", w + 44, "", "all questions",
+                          within, "beyond them");
+    }
+    if (r == 0)
+        r = cart_buf_addf(out, err, "%-*s %7s %9s %8s %8s %7s", w, "student", "rows", "MiB", "KL",
+                          "CE", "top-1");
+    for (size_t i = 0; i < 3 && r == 0 && e->questions > 0; i++)
+        r = cart_buf_addf(out, err, " | %7s %8s", "right", "log p");
+    return r < 0 ? r : cart_buf_addf(out, err, "\n");
+}
+
+static int add_legend(struct cart_buf *out, const struct cart_eval *e, struct cart_err *err)
+{
+    int r = cart_buf_addf(out, err,
+                          "\nKL: distance to the teacher, who reads the text; CE: KL plus the "
+                          "teacher's own uncertainty. Nats a token, less is better.\n"
+                          "top-1: tokens of which student and teacher think the same first.\n");
+    if (r < 0 || e->questions == 0)
+        return r;
+    r = cart_buf_addf(out, err,
+                      "right: questions whose answer is likelier than every wrong one; log p: of "
+                      "the right answers, nats a token, nearer to 0 is better.\n");
+    size_t judged = e->n > 0 ? e->arms[0].all.judged : 0;
+    double about = judged > 0 ? 98.0 / sqrt((double)judged) : 0.0;
+    if (r == 0 && about > FEW)
+        r = cart_buf_addf(
+            out, err,
+            "%zu question%s with wrong answers %s few: right is known to within about %.0f "
+            "points. Judge by log p, and by the intervals.\n",
+            judged, judged == 1 ? "" : "s", judged == 1 ? "is" : "are",
+            about < 50.0 ? about : 50.0);
+    return r;
 }
 
 static int add_interval(struct cart_buf *out, const char *name, const struct cart_interval *i,
@@ -53,11 +98,11 @@ static int add_differences(struct cart_buf *out, const char *arm, const char *ot
     if (r == 0 && d->has_kl)
         r = add_interval(out, "KL", &d->kl, 1.0, err);
     if (r == 0 && d->has_right)
-        r = add_interval(out, "right %", &d->right, 100.0, err);
+        r = add_interval(out, "right, points", &d->right, 100.0, err);
     if (r == 0 && d->has_answer)
-        r = add_interval(out, "answer", &d->answer, 1.0, err);
+        r = add_interval(out, "log p", &d->answer, 1.0, err);
     if (r == 0 && d->has_beyond)
-        r = add_interval(out, "answer beyond", &d->answer_beyond, 1.0, err);
+        r = add_interval(out, "log p beyond", &d->answer_beyond, 1.0, err);
     return r < 0 ? r : cart_buf_addf(out, err, "\n");
 }
 
@@ -73,11 +118,13 @@ int cart_eval_table(const struct cart_eval *e, struct cart_buf *out, struct cart
         r = cart_buf_addf(out, err, ", %zu with a quote that the corpus does not hold",
                           e->unlocated);
     if (r == 0)
-        r = cart_buf_addf(
-            out, err, "\n\n%-*s %7s %9s %8s %8s %7s%s\n", w, "", "rows", "MiB", "KL", "CE", "top-1",
-            e->questions ? "     right   answer    within   answer    beyond   answer" : "");
+        r = cart_buf_addf(out, err, "\n\n");
+    if (r == 0)
+        r = add_header(out, e, w, err);
     for (size_t i = 0; i < e->n && r == 0; i++)
         r = add_arm(out, e, &e->arms[i], w, err);
+    if (r == 0)
+        r = add_legend(out, e, err);
     if (r == 0)
         r = cart_buf_addf(out, err,
                           "\nDifferences, with 95 %% intervals of a paired bootstrap (%zu "

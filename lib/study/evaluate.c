@@ -61,6 +61,14 @@ void cart_evaluator_free(struct cart_evaluator *e)
     free(e);
 }
 
+size_t cart_evaluator_bytes(const struct cart_model *m, size_t tokens, size_t longest)
+{
+    size_t held = longest > tokens ? longest : tokens;
+    /* Of supervised tokens there are fewer than tokens: hidden rows are counted for all. */
+    return cart_workspace_bytes(m, tokens < PIECE ? tokens : PIECE) + cart_kv_tail_bytes(m, held) +
+           (held * m->D + HEAD_ROWS * m->V) * sizeof(float);
+}
+
 static int reserve(struct cart_evaluator *e, size_t n, size_t R, struct cart_err *err)
 {
     int r;

@@ -13,6 +13,8 @@ struct cart_evaluator;
 int cart_evaluator_new(struct cart_evaluator **out, const struct cart_model *m, size_t tokens,
                        struct cart_err *err) CART_MUST_USE;
 void cart_evaluator_free(struct cart_evaluator *e);
+/* What one takes while it runs, where the longest conversation or text has `longest` tokens. */
+size_t cart_evaluator_bytes(const struct cart_model *m, size_t tokens, size_t longest);
 
 /* sums [n]: each conversation's, overwritten. parts [n_parts] stand before every conversation. */
 int cart_evaluator_targets(struct cart_evaluator *e, const struct cart_kv_part *const *parts,

@@ -64,6 +64,17 @@ int cart_init_prefill(struct cart_kv_tail *tail, const struct cart_model *m, con
     return r;
 }
 
+size_t cart_init_prefill_bytes(const struct cart_model *m, size_t n)
+{
+    return cart_kv_tail_bytes(m, n) +
+           cart_workspace_bytes(m, n < PREFILL_TOKENS ? n : PREFILL_TOKENS);
+}
+
+size_t cart_init_bytes(const struct cart_model *m, size_t p, size_t frozen)
+{
+    return cart_trainable_bytes(m, p, frozen) + cart_init_prefill_bytes(m, p);
+}
+
 static int set_from_ids(struct cart_trainable *t, const struct cart_model *m, const uint32_t *ids,
                         size_t n, struct cart_pool *pool, struct cart_err *err)
 {

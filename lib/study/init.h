@@ -48,6 +48,8 @@ int cart_init_make(struct cart_init *out, const struct cart_model *m,
                    struct cart_pool *pool, char *warning, size_t warning_cap,
                    struct cart_err *err) CART_MUST_USE;
 void cart_init_release(struct cart_init *i);
+/* Bytes that making p rows takes, most of which the rows keep. */
+size_t cart_init_bytes(const struct cart_model *m, size_t p, size_t frozen);
 
 /* Rows of ids [p] as they are, in no turn: a cartridge too small for one, which cart-equiv judges. */
 int cart_init_of_ids(struct cart_init *out, const struct cart_model *m, const uint32_t *ids,
@@ -68,6 +70,7 @@ int cart_init_ids(struct cart_ids *out, const struct cart_chat *chat, const uint
  * it). */
 int cart_init_prefill(struct cart_kv_tail *tail, const struct cart_model *m, const uint32_t *ids,
                       size_t n, struct cart_pool *pool, struct cart_err *err) CART_MUST_USE;
+size_t cart_init_prefill_bytes(const struct cart_model *m, size_t n); /* while it runs */
 
 /* Metadata of a cartridge made from rows of m: profile, wrapper text, corpus digest, recipe,
  * history. New reference. */

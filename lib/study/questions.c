@@ -18,13 +18,35 @@ struct line {
     bool has_at;
 };
 
+/* A misspelt key would change what is measured without a word. */
+static int check_keys(const json_t *o, const char *what, struct cart_err *err)
+{
+    static const char *const keys[] = {"question", "answer", "wrong", "stem",
+                                       "quote",    "path",   "at"};
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)o, key, v) {
+        bool known = key[0] == '_';
+        for (size_t i = 0; i < CART_COUNTOF(keys) && !known; i++)
+            known = strcmp(key, keys[i]) == 0;
+        char shown[64];
+        if (!known)
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: unknown key %s: expected question, answer, wrong, stem, "
+                                "quote, path, at, or one that begins with _",
+                                what, cart_err_escape(shown, sizeof shown, key, strlen(key)));
+    }
+    return 0;
+}
+
 static int parse_line(struct line *l, const json_t *o, const char *what, struct cart_err *err)
 {
     int r;
     *l = (struct line){.at = UINT64_MAX};
     if (!json_is_object(o))
         return cart_err_set(err, CART_EFORMAT, "%s: expected an object", what);
-    if ((r = cart_json_string(o, "question", &l->question, what, err)) < 0 ||
+    if ((r = check_keys(o, what, err)) < 0 ||
+        (r = cart_json_string(o, "question", &l->question, what, err)) < 0 ||
         (r = cart_json_string(o, "answer", &l->answer, what, err)) < 0 ||
         (r = cart_json_string_opt(o, "stem", &l->stem, what, err)) < 0 ||
         (r = cart_json_string_opt(o, "quote", &l->quote, what, err)) < 0 ||
@@ -124,9 +146,9 @@ static int locate_in(size_t *at, const struct cart_doc *d, const struct cart_tok
     return 1;
 }
 
-static int locate(struct cart_questions *all, struct cart_question *q, const struct line *l,
-                  const struct cart_model *m, const struct cart_corpus *corpus, const char *what,
-                  struct cart_err *err)
+/* 1: found, or nothing to find; 0: the corpus does not hold the quote. */
+static int locate(struct cart_question *q, const struct line *l, const struct cart_model *m,
+                  const struct cart_corpus *corpus, const char *what, struct cart_err *err)
 {
     if (l->has_at) {
         if (l->at >= corpus->tokens)
@@ -134,10 +156,10 @@ static int locate(struct cart_questions *all, struct cart_question *q, const str
                                 (unsigned long long)l->at, corpus->tokens);
         q->located = true;
         q->at = (size_t)l->at + 1;
-        return 0;
+        return 1;
     }
     if (!l->quote || !*l->quote)
-        return 0;
+        return 1;
     struct cart_buf text = CART_BUF_INIT;
     int r = 0;
     for (size_t d = 0; d < corpus->n_docs && r == 0; d++) {
@@ -149,9 +171,8 @@ static int locate(struct cart_questions *all, struct cart_question *q, const str
         q->located = r == 1;
         q->at = q->located ? doc->first + at : 0;
     }
-    all->unlocated += r == 0;
     cart_buf_release(&text);
-    return r < 0 ? r : 0;
+    return r;
 }
 
 /* Whether every option can be scored at all, behind no rows. */
@@ -170,6 +191,33 @@ static void release_question(struct cart_question *q)
     free(q->options);
 }
 
+/* One more line of those that count; what ends in its number. */
+static int note_line(size_t *count, struct cart_buf *lines, const char *what, struct cart_err *err)
+{
+    return cart_buf_addf(lines, err, "%s%s", (*count)++ ? ", " : "", strrchr(what, ' ') + 1);
+}
+
+static int add_question(struct cart_questions *all, const struct line *l,
+                        const struct cart_model *m, const struct cart_corpus *corpus,
+                        const char *what, struct cart_err *err)
+{
+    int r = cart_array_reserve(&all->items, &all->cap, all->n + 1, sizeof *all->items, err);
+    if (r < 0)
+        return r;
+    struct cart_question *q = &all->items[all->n++];
+    *q = (struct cart_question){.n = 0};
+    if ((r = build(q, l, m, what, err)) < 0)
+        return r;
+    if (!fits(q, m)) {
+        release_question(q);
+        all->n--;
+        return note_line(&all->too_long, &all->too_long_lines, what, err);
+    }
+    all->options += q->n;
+    r = locate(q, l, m, corpus, what, err);
+    return r == 0 ? note_line(&all->unlocated, &all->unlocated_lines, what, err) : r < 0 ? r : 0;
+}
+
 static int add_line(struct cart_questions *all, const char *text, size_t n,
                     const struct cart_model *m, const struct cart_corpus *corpus, const char *what,
                     struct cart_err *err)
@@ -179,22 +227,8 @@ static int add_line(struct cart_questions *all, const char *text, size_t n,
     int r = cart_json_parse(&o, text, n, what, err);
     if (r < 0)
         return r;
-    if ((r = parse_line(&l, o, what, err)) == 0 &&
-        (r = cart_array_reserve(&all->items, &all->cap, all->n + 1, sizeof *all->items, err)) ==
-            0) {
-        struct cart_question *q = &all->items[all->n++];
-        *q = (struct cart_question){.n = 0};
-        if ((r = build(q, &l, m, what, err)) == 0)
-            r = fits(q, m) ? locate(all, q, &l, m, corpus, what, err) : 1;
-        if (r == 1) {
-            release_question(q);
-            all->n--;
-            all->too_long++;
-            r = 0;
-        } else {
-            all->options += q->n;
-        }
-    }
+    if ((r = parse_line(&l, o, what, err)) == 0)
+        r = add_question(all, &l, m, corpus, what, err);
     json_decref(o);
     return r;
 }
@@ -206,7 +240,8 @@ int cart_questions_read(struct cart_questions *out, const char *path, const stru
     struct cart_buf text = CART_BUF_INIT, what = CART_BUF_INIT;
     int r = cart_io_slurp(path, FILE_LIMIT, &text, err);
     size_t line = 0;
-    for (size_t at = 0; at < text.len && r == 0; line++) {
+    size_t mark = text.len >= 3 && memcmp(text.data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    for (size_t at = mark; at < text.len && r == 0; line++) {
         const char *s = text.data + at, *end = memchr(s, '\n', text.len - at);
         size_t n = end ? (size_t)(end - s) : text.len - at;
         at += n + 1;
@@ -235,5 +270,7 @@ void cart_questions_release(struct cart_questions *q)
     for (size_t i = 0; i < q->n; i++)
         release_question(&q->items[i]);
     free(q->items);
+    cart_buf_release(&q->unlocated_lines);
+    cart_buf_release(&q->too_long_lines);
     *q = (struct cart_questions){.n = 0};
 }

@@ -6,6 +6,7 @@
  *   quote, path        a text of the corpus that holds the answer, and the document it is in;
  *                      optional
  *   at                 the same as a token position in the corpus, in place of quote; optional
+ *   _anything          the author's own, passed over; any other key is refused
  *
  * The question is a user turn behind the rows that are judged. An option (the answer or a wrong
  * one) is scored by the mean log-probability of its tokens after generation prompt and stem; a
@@ -13,6 +14,7 @@
 #ifndef CART_STUDY_QUESTIONS_H
 #define CART_STUDY_QUESTIONS_H
 
+#include "base/buf.h"
 #include "model/model.h"
 #include "study/corpus.h"
 
@@ -34,9 +36,12 @@ struct cart_questions {
     size_t options;   /* of all */
     size_t unlocated; /* with a quote that the corpus does not hold */
     size_t too_long;  /* left out: an option that exceeds the model's context */
+    /* Their lines in the file, for people: "5, 9, 12". */
+    struct cart_buf unlocated_lines, too_long_lines;
 };
 
-/* CART_EFORMAT names file, line and field. */
+/* Empty lines and a byte order mark at the beginning are passed over. CART_EFORMAT names file, line
+ * and field. */
 int cart_questions_read(struct cart_questions *out, const char *path, const struct cart_model *m,
                         const struct cart_corpus *corpus, struct cart_err *err) CART_MUST_USE;
 void cart_questions_release(struct cart_questions *q);

@@ -62,3 +62,23 @@ setup() {
     cart_tiny qwen2
     cart_must_fail 4 cart-equiv -p 48 c.tokens
 }
+
+@test "a dry run says what it takes and compares nothing" {
+    cart-equiv --dry-run -p 48 --suffix-max 40 --steps 20 c.tokens > out 2> err
+    [ ! -s out ]
+    grep -qE '^cart-equiv: p 48, suffix 40, 20 steps; memory beside the model: [0-9.]+ MiB; disk: [0-9.]+ MiB in [^;]+; time: about [0-9.]+ s$' err
+    cart_must_fail 2 cart-equiv --dry-run -p 500 c.tokens
+}
+
+@test "nothing stays in TMPDIR, not even when it is killed" {
+    mkdir t
+    TMPDIR=t cart-equiv -p 48 --suffix-max 40 --steps 400 c.tokens > out &
+    pid=$!
+    until grep -q '/t/.*(deleted)' /proc/$pid/maps 2> /dev/null || ! kill -0 $pid 2> /dev/null; do :; done
+    cart_equal '' "$(ls -A t)" 'while it runs'
+    kill -9 $pid 2> /dev/null || true
+    wait $pid || true
+    cart_equal '' "$(ls -A t)" 'when it was killed'
+    TMPDIR=no cart_must_fail 5 cart-equiv -p 48 --suffix-max 40 --steps 4 c.tokens 2> err
+    cart_has err 'no: a scratch file in this folder: No such file or directory'
+}

@@ -69,7 +69,17 @@ arm() {
     jq -e 'all(.arms[]; .recall.answer < 0)' out.json
     cart-eval -c trained.safetensors --questions q.jsonl c.targets > table
     cart_has table '4 questions: 1 within the first 48 tokens, 2 beyond, 1 with a quote that the corpus does not hold'
+    cart_has table 'questions: the corpus does not hold the quote of 1: line 5'
     cart_has table 'trained.safetensors - bare:'
+    # Every column has a name of its own, and stands below it.
+    cart_equal 1 "$(grep -cE '^student +rows +MiB +KL +CE +top-1 \| +right +log p \| +right +log p \| +right +log p$' table)" header
+    grep -qE '^ +\| all questions +\| first 48 tokens +\| beyond them$' table
+    cart_equal 1 "$(grep '|' table | sed 's/[^|]/x/g; s/x*$//' | sort -u | wc -l)" columns
+    cart_has table 'KL: distance to the teacher'
+    cart_has table '3 questions with wrong answers are few: right is known to within about 50 points'
+    for _ in $(seq 50); do sed '/Red/d; /"at"/d; /^$/d' q.jsonl; done > many.jsonl
+    cart-eval --questions many.jsonl c.targets > table
+    cart_must_fail 1 grep -q 'are few' table
 }
 
 @test "the same report whatever threads and processor" {
@@ -99,11 +109,19 @@ arm() {
 
 @test "questions that make no sense are refused by line" {
     for bad in '{"question": "A"}' '[1]' '{"question": "A", "answer": ""}' '{"question": "A", "answer": "B", "wrong": "C"}' \
-        '{"question": "A", "answer": "B", "wrong": [""]}' '{"question": "A", "answer": "B", "at": 99999}' 'no json'; do
+        '{"question": "A", "answer": "B", "wrong": [""]}' '{"question": "A", "answer": "B", "at": 99999}' 'no json' \
+        '{"question": "A", "answer": "B", "qoute": "C"}'; do
         { echo '{"question": "A", "answer": "B"}'; echo "$bad"; } > bad.jsonl
         cart_must_fail 3 cart-eval --questions bad.jsonl c.targets 2> err
         cart_has err 'bad.jsonl: line 2'
     done
+    cart_has err 'unknown key qoute'
+    # One's own notes, a byte order mark and carriage returns are none of our business.
+    printf '\xef\xbb\xbf{"question": "A", "answer": "B", "_id": 7}\r\n\r\n' > marked.jsonl
+    printf '{"question": "A", "answer": "B"}\n' > plain.jsonl
+    cart-eval --json --questions marked.jsonl c.targets > a
+    cart-eval --json --questions plain.jsonl c.targets > b
+    cmp a b
     : > empty.jsonl
     cart_must_fail 3 cart-eval --questions empty.jsonl c.targets
 }
@@ -120,10 +138,20 @@ arm() {
     cart_equal 4 "$(jq .questions out.json)" questions
     cart-eval -c trained.safetensors -c long.safetensors --questions q.jsonl c.targets > out
     cart_has out 'long.safetensors: left out: 505 rows and a conversation of'
-    cart_has out 'questions: 1 left out: they exceed the context of 512'
+    cart_has out 'questions: 1 left out, beyond the context of 512: line 6'
 }
 
 @test "a full disk is reported" {
     cart_must_fail 5 sh -c 'cart-eval c.targets > /dev/full'
     cart_must_fail 5 cart-eval -o /dev/full c.targets
+}
+
+@test "a dry run says what it takes and judges nothing" {
+    cart-eval --dry-run -c trained.safetensors --questions q.jsonl -o no c.targets > out 2> err
+    [ ! -s out ]
+    [ ! -e no ]
+    grep -qE '^cart-eval: 5 students judged by 4 conversations and 4 questions: [0-9]+ tokens each; [0-9]+ tokens of' err
+    grep -qE '^cart-eval: memory beside the model: about [0-9]+ MiB; disk: the report; time: about [0-9]+ s$' err
+    cart_has err 'cart-eval: questions: the corpus does not hold the quote of 1: line 5'
+    cart_must_fail 3 cart-eval --dry-run c.tokens
 }

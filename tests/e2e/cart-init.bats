@@ -97,6 +97,6 @@ recipe() {
 
 @test "a dry run writes nothing" {
     cart-init -p 48 --dry-run -o no c.tokens 2> err
-    cart_has err 'p 48 rows'
+    cart_has err 'p 48; memory beside the model'
     [ ! -e no ]
 }
