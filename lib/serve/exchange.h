@@ -62,8 +62,8 @@ struct cart_exchange {
     int fd;
     double started;
     struct cart_buf body;
-    bool too_large; /* then the body is thrown away */
-    size_t thrown;  /* bytes of it */
+    bool too_large, no_memory; /* one of them: then the body is thrown away */
+    size_t thrown;             /* bytes of it */
 
     pthread_mutex_t lock; /* of everything below */
     int holders;

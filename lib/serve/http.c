@@ -424,7 +424,9 @@ static enum MHD_Result dispatch(struct cart_exchange *x)
 {
     struct cart_serve *s = x->serve;
     cart_net_phase(s, x->fd, CART_NET_ANSWER);
-    if (x->too_large) {
+    if (x->no_memory) {
+        cart_exchange_error(x, 503, "out_of_memory", NULL, "no memory for this request");
+    } else if (x->too_large) {
         cart_exchange_error(x, 413, "body_too_large", NULL, "expected a body of at most %zu bytes",
                             s->opt.max_body);
     } else if (!x->route->worker) {
@@ -442,15 +444,19 @@ static enum MHD_Result dispatch(struct cart_exchange *x)
 static enum MHD_Result collect(struct cart_exchange *x, const char *data, size_t *n)
 {
     size_t limit = x->serve->opt.max_body;
-    if (!x->too_large && *n <= limit - x->body.len && cart_buf_add(&x->body, data, *n, NULL) == 0) {
+    bool whole = !x->too_large && !x->no_memory;
+    if (whole && *n > limit - x->body.len)
+        x->too_large = true;
+    else if (whole && cart_buf_add(&x->body, data, *n, NULL) < 0)
+        x->no_memory = true;
+    if (!x->too_large && !x->no_memory) {
         *n = 0;
         return MHD_YES;
     }
-    /* A chunked body beyond the limit: what comes is thrown away, so that the answer can be 413;
-     * who sends as much again is cut off. */
-    if (!x->too_large)
+    /* What comes is thrown away, so that the answer can be 413 or 503; who sends as much again as
+     * the limit is cut off. */
+    if (whole)
         cart_buf_reset(&x->body);
-    x->too_large = true;
     x->thrown += *n;
     bool enough = x->thrown > limit;
     *n = 0;
