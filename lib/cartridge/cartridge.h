@@ -60,16 +60,9 @@ size_t cart_cartridge_parts(const struct cart_cartridge *const *list, size_t n,
 int cart_cartridge_fit(const struct cart_model *m, const struct cart_cartridge *const *list,
                        size_t n, size_t need, size_t *p, struct cart_err *err) CART_MUST_USE;
 
-/* Writes what cart-cartridge(5) says to path, whole or not at all ("-" or NULL: standard output).
- * parts as in struct cart_cartridge: dense rows (stride HK * DH), one type; frozen rows in the
- * first part if frozen > 0. metadata: an object of strings. draft [n_draft] may be NULL. Equal
- * content is equal bytes. */
-int cart_cartridge_save(const char *path, const struct cart_model *m,
-                        const struct cart_kv_part *parts, size_t n_parts, size_t frozen,
-                        const json_t *metadata, const int64_t *draft, size_t n_draft,
-                        struct cart_err *err) CART_MUST_USE;
-
-/* The same to a descriptor; name is for messages. */
+/* Writes what cart-cartridge(5) says to a descriptor; name is for messages. parts as in struct
+ * cart_cartridge: dense rows (stride HK * DH), one type; frozen rows in the first part if frozen >
+ * 0. metadata: an object of strings. draft [n_draft] may be NULL. Equal content is equal bytes. */
 int cart_cartridge_write(int fd, const char *name, const struct cart_model *m,
                          const struct cart_kv_part *parts, size_t n_parts, size_t frozen,
                          const json_t *metadata, const int64_t *draft, size_t n_draft,

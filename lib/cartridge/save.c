@@ -1,4 +1,3 @@
-#include "base/io.h"
 #include "cartridge/cartridge.h"
 #include "cartridge/rows.h"
 #include "stream/safetensors.h"
@@ -94,22 +93,5 @@ int cart_cartridge_write(int fd, const char *name, const struct cart_model *m,
     }
     free(t.tensors);
     free(t.names);
-    return r;
-}
-
-int cart_cartridge_save(const char *path, const struct cart_model *m,
-                        const struct cart_kv_part *parts, size_t n_parts, size_t frozen,
-                        const json_t *metadata, const int64_t *draft, size_t n_draft,
-                        struct cart_err *err)
-{
-    const char *name = path && strcmp(path, "-") != 0 ? path : "standard output";
-    struct cart_output out;
-    int r = cart_output_open(&out, path, false, err);
-    if (r < 0)
-        return r;
-    if ((r = cart_cartridge_write(out.fd, name, m, parts, n_parts, frozen, metadata, draft, n_draft,
-                                  err)) == 0)
-        return cart_output_commit(&out, err);
-    cart_output_abandon(&out);
     return r;
 }

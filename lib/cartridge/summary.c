@@ -41,6 +41,8 @@ static int put_rows(struct cart_buf *out, const struct cart_st *st, struct cart_
             sink = &st->tensors[i];
     }
     size_t frozen = sink ? sink->shape[0] : 0;
+    if (!k)
+        return 0;
     return cart_summary_line(
         out, err, "rows", "p %zu, %zu of them frozen; %zu layers of %zu heads of %zu, %s, %.2f MiB",
         k->shape[0] + frozen, frozen, layers, k->shape[1], k->shape[2],

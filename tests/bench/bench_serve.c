@@ -6,6 +6,7 @@
  *   bench_serve [MODEL.gguf [THREADS [REQUESTS]]]
  *
  * With REQUESTS: memory only, over so many short ones. */
+#include "helper/cartridge_save.h"
 #include "helper/vocab.h"
 #include "base/clock.h"
 #include "base/cpu.h"
@@ -136,7 +137,7 @@ static void make_cartridge(const char *path, const uint32_t *ids, size_t p)
     cart_kv_part_of_tail(&part, layers, model, &session.tail, 0, p);
     cart_trainable_set(&t, model, &part, 1);
     need(cart_cartridge_describe(&about, model, &a, &err), &err);
-    need(cart_cartridge_save(path, model, t.parts, t.n_parts, 1, about, NULL, 0, &err), &err);
+    need(test_cartridge_save(path, model, t.parts, t.n_parts, 1, about, NULL, 0, &err), &err);
     json_decref(about);
     json_decref(history);
     json_decref(recipe);

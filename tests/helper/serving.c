@@ -1,3 +1,4 @@
+#include "helper/cartridge_save.h"
 #include "helper/serving.h"
 
 #include "base/clock.h"
@@ -79,7 +80,7 @@ void test_make_cartridge(const char *name, size_t p, uint64_t seed, float scale)
                                            .recipe = recipe,
                                            .history = history};
     test_need(cart_cartridge_describe(&about, test_serving.model, &a, &err), &err);
-    test_need(cart_cartridge_save(test_cartridge_path(name), test_serving.model, t.parts, t.n_parts,
+    test_need(test_cartridge_save(test_cartridge_path(name), test_serving.model, t.parts, t.n_parts,
                                   1, about, draft, p, &err),
               &err);
     json_decref(about);

@@ -4,6 +4,7 @@
 #include "base/cpu.h"
 #include "base/io.h"
 #include "cartridge/trainable.h"
+#include "helper/cartridge_save.h"
 #include "stream/safetensors.h"
 
 #include <math.h>
@@ -82,7 +83,7 @@ static void save(const char *path, const struct cart_model *m, size_t frozen)
     need(cart_trainable_init(&t, m, P, frozen, &err));
     fill(&t, m);
     json_t *o = describe(m, P, frozen);
-    need(cart_cartridge_save(path, m, t.parts, t.n_parts, frozen, o, draft, 3, &err));
+    need(test_cartridge_save(path, m, t.parts, t.n_parts, frozen, o, draft, 3, &err));
     json_decref(o);
     cart_trainable_release(&t);
 }
@@ -123,7 +124,7 @@ static void round_trip(void **state)
             }
         cart_trainable_release(&t);
 
-        need(cart_cartridge_save(in_folder(b, "b"), model, c->parts, c->n_parts, c->frozen,
+        need(test_cartridge_save(in_folder(b, "b"), model, c->parts, c->n_parts, c->frozen,
                                  c->metadata, c->draft, c->n_draft, &err));
         struct cart_buf x, y;
         read_file(a, &x);
@@ -429,7 +430,7 @@ static void not_finite_is_not_saved(void **state)
     need(cart_trainable_init(&t, model, P, 1, &err));
     cart_trainable_k(&t, model, 2, 3)[17] = INFINITY;
     json_t *o = describe(model, P, 1);
-    assert_int_equal(cart_cartridge_save(in_folder(path, "never"), model, t.parts, t.n_parts, 1, o,
+    assert_int_equal(test_cartridge_save(in_folder(path, "never"), model, t.parts, t.n_parts, 1, o,
                                          NULL, 0, &err),
                      CART_EFORMAT);
     assert_non_null(strstr(err.msg, "layers.2.k: row 3, head 1"));
