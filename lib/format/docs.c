@@ -22,6 +22,7 @@ struct cart_docs {
     int fd; /* the file being read, -1 if none */
     struct cart_source file;
     struct cart_archive *archive; /* over file, or NULL */
+    size_t members;               /* of it, so far */
     struct cart_lines lines;      /* over file or a member; inactive when lines.from is NULL */
     struct cart_buf shown;        /* path of the input being read, escaped */
     struct cart_buf shown_doc;    /* path of the document, escaped */
@@ -40,11 +41,11 @@ static const char *const reason_names[CART_DOCS_REASONS] = {
     [CART_DOCS_CONVERT] = "to be converted to text first",
     [CART_DOCS_MARKUP] = "HTML",
     [CART_DOCS_LARGE] = "too large",
-    [CART_DOCS_LINE] = "odd line",
+    [CART_DOCS_LINE] = "malformed",
     [CART_DOCS_ENCRYPTED] = "encrypted",
-    [CART_DOCS_NESTED] = "archive inside an archive",
-    [CART_DOCS_LINK] = "link",
-    [CART_DOCS_SPECIAL] = "not a regular file",
+    [CART_DOCS_NESTED] = "nested",
+    [CART_DOCS_LINK] = "linked",
+    [CART_DOCS_SPECIAL] = "no regular file",
     [CART_DOCS_HIDDEN] = "hidden",
     [CART_DOCS_DUPLICATE] = "duplicate",
 };
@@ -358,11 +359,14 @@ static int take(struct cart_docs *d, struct cart_source *s, const char *name, bo
         return 0;
     }
     if (content != CART_CONTENT_PLAIN && inside) {
-        note(d, CART_DOCS_NESTED, path, "an archive inside an archive: unpack it first");
+        note(d, CART_DOCS_NESTED, path,
+             "an archive or compressed file inside another: unpack it first");
         return 0;
     }
-    if (content != CART_CONTENT_PLAIN)
+    if (content != CART_CONTENT_PLAIN) {
+        d->members = 0;
         return cart_archive_open(&d->archive, s, content == CART_CONTENT_COMPRESSED, &d->o, err);
+    }
     if ((r = is_lines(d, name, &s->head, err)) == 1)
         cart_lines_begin(&d->lines, s);
     if (r != 0)
@@ -395,11 +399,14 @@ static int next_member(struct cart_docs *d, struct cart_document *doc, struct ca
     struct cart_member m;
     int r = cart_archive_next(d->archive, &m, err);
 
-    if (r <= 0) {
-        if (r == 0)
-            close_file(d);
-        return r;
+    if (r == 0) {
+        if (d->members == 0)
+            note(d, CART_DOCS_EMPTY, d->shown.data, "an archive without members");
+        close_file(d);
     }
+    if (r <= 0)
+        return r;
+    d->members++;
     if (m.directory)
         return 0;
     if ((r = set_escaped(&d->shown_doc, d->shown.data, err)) < 0)
@@ -455,7 +462,7 @@ static int visit(struct cart_docs *d, const char *path, bool named, struct cart_
     struct stat st;
 
     if ((named ? stat(path, &st) : lstat(path, &st)) < 0)
-        return !named && errno == ENOENT ? 0 : cart_err_sys(err, "%s", path);
+        return !named && errno == ENOENT ? 0 : cart_walk_failure(path, err);
     if (S_ISDIR(st.st_mode))
         return cart_walk_push(&d->walk, path, err);
     if (S_ISLNK(st.st_mode))
@@ -467,7 +474,7 @@ static int visit(struct cart_docs *d, const char *path, bool named, struct cart_
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | (named ? 0 : O_NOFOLLOW) |
                             (fifo ? 0 : O_NONBLOCK));
     if (fd < 0)
-        return cart_err_sys(err, "%s", path);
+        return cart_walk_failure(path, err);
     if (!fifo && (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))) {
         close(fd);
         return note_path(d, CART_DOCS_SPECIAL, path, "no regular file", err);

@@ -18,6 +18,8 @@ struct cart_walk {
     struct cart_listing *stack;
     size_t depth, cap;
 };
+/* CART_ESYS with errno's text; a path that is too long for the system is cut to its beginning. */
+int cart_walk_failure(const char *path, struct cart_err *err);
 /* Enters a directory. CART_ESYS if it cannot be read. */
 int cart_walk_push(struct cart_walk *w, const char *path, struct cart_err *err) CART_MUST_USE;
 /* 1: *path (the caller frees it) and *name, its last part (inside *path), are next;
@@ -45,7 +47,8 @@ void cart_source_init_fd(struct cart_source *s, int fd, const char *shown);
 int cart_source_peek(struct cart_source *s, size_t n, struct cart_err *err) CART_MUST_USE;
 ptrdiff_t cart_source_read(struct cart_source *s, void *out, size_t n,
                            struct cart_err *err) CART_MUST_USE;
-/* All that is left, into b (reset first). 1: whole; 0: more than cap bytes. */
+/* All that is left, into b (reset first). 1: whole; 0: more than cap bytes. CART_EAGAIN: a regular
+ * file became shorter meanwhile. */
 int cart_source_read_all(struct cart_source *s, size_t cap, struct cart_buf *b,
                          struct cart_err *err) CART_MUST_USE;
 /* Forgets what was read ahead; keeps its memory. Does not close fd. */

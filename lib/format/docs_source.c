@@ -94,6 +94,12 @@ int cart_source_read_all(struct cart_source *s, size_t cap, struct cart_buf *b,
         if (b->len > cap)
             return 0;
     }
+    struct stat st;
+    if (s->seekable && b->len < s->size && fstat(s->fd, &st) == 0 && (uint64_t)st.st_size < s->size)
+        return cart_err_set(
+            err, CART_EAGAIN,
+            "%s: it became shorter while it was read: expected %llu bytes, found %zu", s->shown,
+            (unsigned long long)s->size, b->len);
     b->data[b->len] = '\0';
     return 1;
 }

@@ -177,7 +177,10 @@ int cart_content_judge(const char *bytes, size_t n, bool markup, enum cart_docs_
 {
     const char *nul;
 
-    if (n == 0 || (n == 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0)) {
+    if (n >= 1024 && n % 512 == 0 && bytes[0] == '\0' && memcmp(bytes, bytes + 1, n - 1) == 0) {
+        *reason = CART_DOCS_EMPTY;
+        snprintf(detail, cap, "NUL bytes only, as an archive without members");
+    } else if (n == 0 || (n == 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0)) {
         *reason = CART_DOCS_EMPTY;
         snprintf(detail, cap, "it is empty");
     } else if (starts(bytes, n, "\xff\xfe\0\0", 4) || starts(bytes, n, "\0\0\xfe\xff", 4)) {

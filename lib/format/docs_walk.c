@@ -76,7 +76,7 @@ static int list_name(struct cart_listing *l, DIR *dir, const char *name, struct 
 static int read_listing(struct cart_listing *l, struct cart_err *err)
 {
     DIR *dir = opendir(l->path);
-    int r = dir ? 0 : cart_err_sys(err, "%s", l->path);
+    int r = dir ? 0 : cart_walk_failure(l->path, err);
 
     while (r == 0) {
         errno = 0;
@@ -91,6 +91,15 @@ static int read_listing(struct cart_listing *l, struct cart_err *err)
     if (dir)
         closedir(dir);
     return r;
+}
+
+int cart_walk_failure(const char *path, struct cart_err *err)
+{
+    size_t n = strlen(path);
+
+    if (errno == ENAMETOOLONG && n > 120)
+        return cart_err_sys(err, "%.80s... (%zu bytes)", path, n);
+    return cart_err_sys(err, "%s", path);
 }
 
 int cart_walk_push(struct cart_walk *w, const char *path, struct cart_err *err)

@@ -104,7 +104,7 @@ setup() {
     cart-ask --text a.txt --max-tokens 8 'How often?' > without
     cmp with without
     cart_must_fail 3 cart-ask --text docs/latin 'How often?' 2> log
-    cart_has log 'found none (passed over: 1 not UTF-8)'
+    cart_has log 'expected a document, found none: docs/latin: byte 4 is no UTF-8'
 }
 
 @test "a question that is no UTF-8 is refused" {

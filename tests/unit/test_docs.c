@@ -10,7 +10,7 @@
 
 #include "base/buf.h"
 #include "base/hash.h"
-#include "format/docs.h"
+#include "format/docs_impl.h"
 #include "format/text.h"
 
 #include <archive.h>
@@ -221,9 +221,9 @@ static void test_directory(void **state)
     expect("d", plain,
            "!hidden d/.git: hidden\nd/B=1\n!hidden d/CVS: hidden\n"
            "d/a.txt=2\nd/a/z=3\nd/a0=4\n"
-           "!link d/loop: a symbolic link inside a directory\n"
-           "!not a regular file d/pipe: no regular file\n"
-           "!link d/zero: a symbolic link inside a directory\n"
+           "!linked d/loop: a symbolic link inside a directory\n"
+           "!no regular file d/pipe: no regular file\n"
+           "!linked d/zero: a symbolic link inside a directory\n"
            "d/\xc3\xa9=5\n");
 }
 
@@ -390,9 +390,9 @@ static void test_lines(void **state)
                           "{\"id\":7,\"text\":\"seven\"}");
     expect("c.jsonl", plain,
            "c.jsonl:1(first)=one\nc.jsonl:3=two \xc3\xa9\n"
-           "!odd line c.jsonl:4: JSON: column 1: expected a value, found 'not json'\n"
-           "!odd line c.jsonl:5: expected an object with a string \"text\", found no object\n"
-           "!odd line c.jsonl:6: expected an object with a string \"text\", found another type\n"
+           "!malformed c.jsonl:4: JSON: column 1: expected a value, found 'not json'\n"
+           "!malformed c.jsonl:5: expected an object with a string \"text\", found no object\n"
+           "!malformed c.jsonl:6: expected an object with a string \"text\", found another type\n"
            "!empty c.jsonl:7: it is empty\n"
            "c.jsonl:8(7)=seven\n");
     struct cart_docs_options strict = {.invalid = CART_DOCS_FAIL};
@@ -503,7 +503,7 @@ static void test_archives_not_read(void **state)
         const char *name;
         enum packing packing;
         const char *expected;
-    } kinds[] = {{"k.7z", SEVEN, "!other format k.7z: 7z: unpack it first\n"},
+    } kinds[] = {{"k.7z", SEVEN, "!to be converted to text first k.7z: 7z: unpack it first\n"},
                  {"k.cpio", CPIO, "!binary k.cpio: binary: byte 111 is NUL\n"},
                  {"k.cpio.gz", CPIO_GZ, "!binary k.cpio.gz: binary: byte 111 is NUL\n"}};
 
@@ -533,8 +533,8 @@ static void test_archive_names(void **state)
     expect("n.tar", plain,
            "n.tar/../escape=up\nn.tar//etc/passwd=root\nn.tar/dot=here\n"
            "n.tar/bell\\x07\\x0a\\x1b[31m=loud\nn.tar/\xc3\xa9t\xc3\xa9=summer\n"
-           "!link n.tar/link: no regular member\n"
-           "!not a regular file n.tar/device: no regular member\n");
+           "!linked n.tar/link: no regular member\n"
+           "!no regular file n.tar/device: no regular member\n");
     assert_int_equal(access("../escape", F_OK), -1);
     assert_int_equal(access("dot", F_OK), -1);
 }
@@ -555,14 +555,39 @@ static void test_archive_nested_and_locked(void **state)
     pack_member(a, "inner.zip", AE_IFREG, inner, n, 1);
     pack_text(a, "after", "still read");
     pack_close(a);
-    expect(
-        "outer.tar", plain,
-        "!archive inside an archive outer.tar/inner.zip: an archive inside an archive: unpack it "
-        "first\nouter.tar/after=still read\n");
+    expect("outer.tar", plain,
+           "!nested outer.tar/inner.zip: an archive or compressed file inside another: unpack it "
+           "first\nouter.tar/after=still read\n");
     a = pack_open("locked.zip", ZIP_LOCKED);
     pack_text(a, "secret.txt", "hush");
     pack_close(a);
     expect("locked.zip", plain, "!encrypted locked.zip/secret.txt: encrypted: unpack it first\n");
+}
+
+/* A file that someone makes shorter while it is read is no document of what was left. */
+static void test_shorter(void **state)
+{
+    static char text[200000];
+    struct cart_source s = {0};
+    struct cart_buf all = CART_BUF_INIT;
+    struct cart_err err = {0};
+
+    (void)state;
+    memset(text, 'a', sizeof text);
+    write_bytes("f", text, sizeof text);
+    int fd = open("f", O_RDWR);
+    cart_source_init_fd(&s, fd, "f");
+    assert_int_equal(cart_source_peek(&s, CART_SOURCE_PEEK, &err), 0);
+    assert_int_equal(ftruncate(fd, 100000), 0);
+    assert_int_equal(cart_source_read_all(&s, sizeof text, &all, &err), CART_EAGAIN);
+    assert_string_equal(err.msg, "f: it became shorter while it was read: expected 200000 bytes, "
+                                 "found 100000");
+    lseek(fd, 0, SEEK_SET);
+    cart_source_init_fd(&s, fd, "f");
+    assert_int_equal(cart_source_read_all(&s, sizeof text, &all, &err), 1);
+    close(fd);
+    cart_source_release(&s);
+    cart_buf_release(&all);
 }
 
 static void test_archive_bombs(void **state)
@@ -656,6 +681,7 @@ int main(void)
         TEST(test_archives_not_read),
         TEST(test_archive_names),
         TEST(test_archive_nested_and_locked),
+        TEST(test_shorter),
         TEST(test_archive_bombs),
         TEST(test_archive_damaged),
     };
