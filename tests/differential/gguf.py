@@ -1,5 +1,5 @@
 """The tokenizer of a GGUF file: its keys, as the package `tokenizers` wants them; and the same file under another
-pre-tokenizer."""
+pre-tokenizer, with merges that tell where it cuts."""
 import struct
 
 SCALARS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -54,14 +54,45 @@ def read(path):
     return r.data, keys, places, r.at
 
 
-def with_pre(path, pre, out):
-    """Writes path's model to out under the pre-tokenizer pre."""
+# Merges over the places where pre-tokenizers cut: a cut that is missing or too many shows in the ids.
+CROSSING = ["1 2", "12 3", "2 3", "123 4", "0 0", "00 0", "1 1", "11 1", "\u0120 1", "1 a", "a 1", "3 .", ". 1", "! \u010a",
+            "\u010a !", "\u0120 !", "! a", "a !", "' x", "\u010a a", "\u010d a", "\u0120 \u010a", "\u010a \u0120", "\u0109 a",
+            "\u010a 1", "1 \u010a", "< |", "| im"]
+
+
+def cross(tokens, types, merges):
+    """Puts these merges and their tokens in the place of the last ones; returns the new lists."""
+    tokens, merges = list(tokens), list(merges)
+    ids = {t: i for i, t in enumerate(tokens)}
+    at = len(merges)
+    for merge in CROSSING:
+        left, right = merge.encode().split(b" ")
+        if left + right in ids or left not in ids or right not in ids:
+            continue
+        at -= 1
+        last = merges[at].replace(b" ", b"")
+        if types[ids[last]] != 1:
+            continue
+        tokens[ids[last]], merges[at] = left + right, merge.encode()
+        ids[left + right] = ids.pop(last)
+    return tokens, merges[:at] + merges[at:][::-1]
+
+
+def strings(items):
+    return struct.pack("<IQ", 8, len(items)) + b"".join(struct.pack("<Q", len(s)) + s for s in items)
+
+
+def altered(path, pre, out):
+    """Writes path's model to out under the pre-tokenizer pre and with the crossing merges."""
     data, keys, places, end = read(path)
-    if keys["tokenizer.ggml.pre"] == pre.encode():
-        return path
-    align = 32  # no model here states another
-    begin, after = places["tokenizer.ggml.pre"]
-    head = data[:begin] + struct.pack("<Q", len(pre)) + pre.encode() + data[after:end]
+    tokens, merges = cross(keys["tokenizer.ggml.tokens"], keys["tokenizer.ggml.token_type"], keys["tokenizer.ggml.merges"])
+    values = {"tokenizer.ggml.pre": struct.pack("<Q", len(pre)) + pre.encode(),
+              "tokenizer.ggml.tokens": strings(tokens), "tokenizer.ggml.merges": strings(merges)}
+    align, head, at = 32, b"", 0  # no model here states another alignment
+    for name in sorted(values, key=lambda n: places[n]):
+        begin, after = places[name]
+        head += data[at:begin] + values[name]
+        at = after
+    head += data[at:end]
     with open(out, "wb") as f:
         f.write(head + b"\0" * (-len(head) % align) + data[end + (-end % align):])
-    return out

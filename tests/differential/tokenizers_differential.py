@@ -62,8 +62,9 @@ def ours(tools, model, texts, special, work):
 
 def compare(args, model, pre, first, count):
     """Strings first .. first + count - 1, each twice. Returns how many comparisons differ."""
-    keys = gguf.read(model)[1]
-    path = gguf.with_pre(model, pre, os.path.join(args.work, "model.gguf"))
+    path = os.path.join(args.work, "model.gguf")
+    gguf.altered(model, pre, path)
+    keys = gguf.read(path)[1]
     oracles = [reference(keys, pre, special) for special in (False, True)]
     what = "%s with the vocabulary of %s" % (pre, os.path.basename(model))
     differ, ids, begun = 0, 0, time.time()
