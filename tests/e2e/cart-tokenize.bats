@@ -206,3 +206,16 @@ tokens() {
     cart_must_fail 3 cart-tokenize bomb.gz > out 2> err
     cart_has err 'bomb.gz: archive: expected to unpack to at most 200 times'
 }
+
+@test "a stack of 256 KiB is enough for any run" {
+    [ "${CART_SANITIZED:-0}" = 0 ] || skip 'machine: the sanitizers need more'
+    cart_need_tool python3
+    python3 -c '
+for i, unit in enumerate(["A", "_", " ", "us", "9", "\u6f22", ".", "\U0001f44d\U0001f3fd", "e\u0301\u0323", "\x27", " \n", "\n"]):
+    open("run.%d" % i, "w").write(unit * 150000)'
+    for model in llama_tied llama3_untied qwen3; do
+        cart_tiny $model
+        (ulimit -s 256 && cart-tokenize -q --count run.*) > counts
+        cart_equal 12 "$(wc -l < counts)"
+    done
+}

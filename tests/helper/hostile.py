@@ -70,6 +70,16 @@ def zeros_gz(n):
     return out + c.flush()
 
 
+def greedy_xz(data):
+    """An xz file that asks for a dictionary of 4 GiB: the property byte of its LZMA2 filter, and the header's CRC."""
+    b = bytearray(lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_CRC32))
+    size = (b[12] + 1) * 4
+    at = b.index(b"\x21\x01", 12) + 2
+    b[at] = 40
+    b[12 + size - 4 : 12 + size] = struct.pack("<I", zlib.crc32(bytes(b[12 : 12 + size - 4])))
+    return bytes(b)
+
+
 def archives():
     text = b"a plain document\n"
     good = [("one.txt", b"first\n"), ("two.txt", b"second\n")]
@@ -78,6 +88,7 @@ def archives():
     put("ratio.tar.xz", lzma.compress(tar_of([("big.txt", b"a" * (24 << 20))]), preset=0))
     put("ratio.tar.bz2", bz2.compress(tar_of([("big.txt", b"a" * (24 << 20))])))
     put("stored-lie.zip", zip_of([("big.txt", text)]).replace(struct.pack("<I", len(text)), struct.pack("<I", 0x7FFFFFFF)))
+    put("greedy.xz", greedy_xz(text))
     put("traversal.tar", tar_of([("../../out.txt", text), ("a/../../out.txt", b"other\n"), ("/etc/passwd", b"absolute\n")]))
     put("traversal.zip", zip_of([("../out.txt", text), ("/abs.txt", b"absolute\n"), ("..\\win.txt", b"back\n")]))
     put("links.tar", tar_of([

@@ -41,26 +41,27 @@ static bool encode_json(const struct cart_tokenizer *t, const json_t *text, unsi
 }
 
 /* The texts that the golden file gives as a rule. */
-static void repeat(struct cart_buf *b, const json_t *pair)
+static void repeat(struct cart_buf *b, const json_t *pair, json_int_t times)
 {
     const json_t *s = json_array_get(pair, 0);
-    for (json_int_t i = 0; i < json_integer_value(json_array_get(pair, 1)); i++)
+    for (json_int_t i = 0; i < times * json_integer_value(json_array_get(pair, 1)); i++)
         assert_int_equal(cart_buf_add(b, json_string_value(s), json_string_length(s), NULL), 0);
 }
 
-static void long_text(struct cart_buf *b, const json_t *c)
+/* times: so often as long. */
+static void long_text(struct cart_buf *b, const json_t *c, json_int_t times)
 {
     const json_t *lcg = json_object_get(c, "lcg");
     const json_t *concat = json_object_get(c, "concat");
     if (json_object_get(c, "repeat") != NULL)
-        repeat(b, json_object_get(c, "repeat"));
+        repeat(b, json_object_get(c, "repeat"), times);
     for (size_t i = 0; i < json_array_size(concat); i++)
-        repeat(b, json_array_get(concat, i));
+        repeat(b, json_array_get(concat, i), times);
     if (lcg == NULL)
         return;
     const char *alphabet = json_string_value(json_object_get(lcg, "alphabet"));
     uint64_t x = 1;
-    for (json_int_t i = 0; i < json_integer_value(json_object_get(lcg, "count")); i++) {
+    for (json_int_t i = 0; i < times * json_integer_value(json_object_get(lcg, "count")); i++) {
         x = (x * 1103515245 + 12345) & 0x7fffffff;
         assert_int_equal(cart_buf_add(b, &alphabet[(x >> 16) % strlen(alphabet)], 1, NULL), 0);
     }
@@ -73,7 +74,7 @@ static bool long_case(const struct cart_tokenizer *t, const json_t *c, const cha
     struct cart_ids ids = CART_IDS_INIT;
     unsigned char digest[32];
     char hex[65];
-    long_text(&text, c);
+    long_text(&text, c, 1);
     assert_int_equal(cart_tokenizer_encode(t, text.data, text.len, 0, &ids, NULL, &err), 0);
     for (size_t i = 0; i < ids.n; i++)
         assert_int_equal(
@@ -88,6 +89,50 @@ static bool long_case(const struct cart_tokenizer *t, const json_t *c, const cha
     cart_buf_release(&digits);
     cart_ids_release(&ids);
     return same;
+}
+
+/* Steps of scanning and merging for the case made so many times as long. */
+static size_t steps_of(const struct cart_tokenizer *t, const json_t *c, json_int_t times,
+                       size_t *bytes)
+{
+    struct cart_buf text = CART_BUF_INIT;
+    struct cart_ids ids = CART_IDS_INIT;
+    struct cart_encode_stats s = {0, 0, 0, 0};
+    long_text(&text, c, times);
+    *bytes = text.len;
+    assert_int_equal(cart_tokenizer_encode(t, text.data, text.len, 0, &ids, &s, NULL), 0);
+    cart_buf_release(&text);
+    cart_ids_release(&ids);
+    return s.scan_steps + s.merge_steps;
+}
+
+/* The work of every long case is linear: counted, so that no clock is needed. */
+static void test_doubling(void **state)
+{
+    struct test_vocab v;
+    size_t n = 0, bytes;
+    (void)state;
+    json_t *cases = test_json_lines(test_shared("qwen3-tokenizer-golden.jsonl"));
+    if (cases == NULL ||
+        !test_vocab_open(&v, test_shared("qwen3-tokenizer/qwen3-vocab-tiny.gguf.zst"))) {
+        json_decref(cases);
+        skip();
+    }
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        const json_t *c = json_array_get(cases, i);
+        const char *label = json_string_value(json_object_get(c, "id"));
+        if (strncmp(label, "lg-", 3) != 0)
+            continue;
+        double four = (double)steps_of(v.t, c, 4, &bytes),
+               two = (double)steps_of(v.t, c, 2, &bytes), one = (double)steps_of(v.t, c, 1, &bytes);
+        printf("# %-9s %6zu bytes, %7.0f steps; doubled %.2f, and again %.2f\n", label, bytes, one,
+               two / one, four / two);
+        assert_true(two <= 2.3 * one && four <= 2.3 * two);
+        n++;
+    }
+    assert_int_equal(n, 13);
+    test_vocab_close(&v);
+    json_decref(cases);
 }
 
 /* decode(encode(x)) is the normalised x. */
@@ -306,8 +351,11 @@ static void test_hostile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_qwen3),   cmocka_unit_test(test_llama_cpp_qwen2),
-        cmocka_unit_test(test_smollm2), cmocka_unit_test(test_tiny),
+        cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_doubling),
+        cmocka_unit_test(test_llama_cpp_qwen2),
+        cmocka_unit_test(test_smollm2),
+        cmocka_unit_test(test_tiny),
         cmocka_unit_test(test_hostile),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
