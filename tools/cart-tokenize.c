@@ -170,6 +170,8 @@ static int run(struct options *o, const char *const *inputs, size_t n, struct ca
 
     o->docs.invalid = (enum cart_docs_invalid)o->invalid;
     o->docs.whole_lines = o->chat;
+    o->docs.output =
+        o->common.output && strcmp(o->common.output, "-") != 0 ? o->common.output : "/dev/stdout";
     o->docs.report = cart_docs_words_note;
     o->docs.report_ctx = &w.words;
     if ((r = cart_model_open(&w.model, o->common.model, &mo, err)) < 0 ||

@@ -2,6 +2,7 @@
 #include "format/docs.h"
 
 #include "base/hash.h"
+#include "base/io.h"
 #include "format/docs_impl.h"
 #include "format/text.h"
 
@@ -467,6 +468,8 @@ static int visit(struct cart_docs *d, const char *path, bool named, struct cart_
         return cart_walk_push(&d->walk, path, err);
     if (S_ISLNK(st.st_mode))
         return note_path(d, CART_DOCS_LINK, path, "a symbolic link inside a directory", err);
+    if (d->o.output && cart_io_same_file(path, d->o.output))
+        return cart_err_set(err, CART_EUSAGE, "%s: among the documents, and what is written", path);
     bool fifo = named && S_ISFIFO(st.st_mode);
     if (!S_ISREG(st.st_mode) && !fifo)
         return note_path(d, CART_DOCS_SPECIAL, path, "no regular file", err);

@@ -76,6 +76,8 @@ struct cart_docs_options {
     const char *text_field, *id_field;           /* NULL: "text", "id" */
     size_t max_document, max_members, max_ratio; /* 0: the defaults above */
     uint64_t max_archive;
+    const char
+        *output; /* the file that is made of them, or NULL: found in a directory, CART_EUSAGE */
     cart_docs_report_fn *report; /* may be NULL */
     void *report_ctx;
 };

@@ -219,3 +219,17 @@ for i, unit in enumerate(["A", "_", " ", "us", "9", "\u6f22", ".", "\U0001f44d\U
         cart_equal 12 "$(wc -l < counts)"
     done
 }
+
+@test "what is written is not among the documents of a directory: status 2, and it stays" {
+    mkdir docs
+    echo 'one sheep' > docs/a.txt
+    echo 'two sheep' > docs/b.txt
+    cart_must_fail 2 cart-tokenize -q -o docs/b.txt docs 2> words
+    cart_equal 'cart-tokenize: docs/b.txt: among the documents, and what is written' "$(cat words)"
+    ( cd docs && cart_must_fail 2 cart-tokenize -q -o b.txt . 2> /dev/null )
+    cart_equal 'two sheep' "$(cat docs/b.txt)"
+    cart-tokenize -q -o docs/new.tokens docs
+    # By redirection too it is told, before the file reads itself without end.
+    cart_must_fail 2 cart-tokenize -q docs >> docs/b.txt 2> words
+    cart_has words 'docs/b.txt: among the documents'
+}
