@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -47,6 +48,22 @@ void cart_log(enum cart_log_level level, const char *fmt, ...)
     cart_err_escape(safe, sizeof safe, text, strlen(text));
     fprintf(stderr, "%s%s: %s%s\n", line_open ? "\r\033[K" : "", program_name, words[level], safe);
     line_open = false;
+}
+
+/* Nothing can go on without the bytes, and nothing but write and _exit may be called here. */
+static void on_short_map(int sig)
+{
+    static const char text[] = ": a file became shorter while it was read\n";
+    (void)sig;
+    ssize_t put = write(STDERR_FILENO, program_name, strlen(program_name));
+    put = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)put;
+    _exit(5);
+}
+
+void cart_log_short_maps(void)
+{
+    signal(SIGBUS, on_short_map);
 }
 
 void cart_progress_start(struct cart_progress *p, enum cart_progress_mode mode, const char *noun,

@@ -19,6 +19,9 @@ void cart_log_init(const char *program, int verbosity);
 const char *cart_log_program(void);
 /* "%zu conversation%s", n, CART_S(n). */
 #define CART_S(n) ((n) == 1 ? "" : "s")
+/* From here on, reading what a mapped file held before someone made it shorter (SIGBUS) ends the
+ * program with one line and status 5. */
+void cart_log_short_maps(void);
 void cart_log(enum cart_log_level level, const char *fmt, ...) CART_PRINTF(2, 3);
 
 enum cart_progress_mode { CART_PROGRESS_AUTO, CART_PROGRESS_ALWAYS, CART_PROGRESS_NEVER };

@@ -332,18 +332,6 @@ static void fill_standard_descriptors(void)
         }
 }
 
-/* What is mapped can vanish under its reader: someone made the file shorter. */
-static void on_short_map(int sig)
-{
-    static const char text[] = ": a file became shorter while it was read\n";
-    const char *program = cart_log_program();
-    (void)sig;
-    ssize_t put = write(STDERR_FILENO, program, strlen(program));
-    put = write(STDERR_FILENO, text, sizeof text - 1);
-    (void)put;
-    _exit(5);
-}
-
 static void trace_start(int argc, char **argv, size_t jobs)
 {
     const char *path = getenv("CART_TRACE");
@@ -409,7 +397,7 @@ int cart_opt_parse(const struct cart_tool *tool, int argc, char **argv, int *fir
     fill_standard_descriptors();
     /* A parent that ignores SIGPIPE would turn the end of `| head` into an error message. */
     signal(SIGPIPE, SIG_DFL);
-    signal(SIGBUS, on_short_map);
+    cart_log_short_maps();
 #ifdef SIGXFSZ
     /* A file that may not grow is a failed write with its message, not a death. */
     signal(SIGXFSZ, SIG_IGN);
