@@ -4,10 +4,10 @@
 #   make -f pipelines/cartridge.mk -j 4 SHARDS=4 ...     the same bytes, made by four processes
 #
 # Variables: MODEL ($CART_MODEL)  DOCS (files, directories, archives, patterns)  OUT (out)  P rows (256)
-# N conversations (200)  HELDOUT (32)  STEPS (0: one pass over the conversations)  SEED (1)  SHARDS (1)
+# N conversations (200)  HELDOUT (8)  STEPS (0: one pass over the conversations)  SEED (0)  SHARDS (1)
 # QUESTIONS (JSONL for cart-eval); options of single stages: SELFSTUDY_OPTS TEACHER_OPTS TRAIN_OPTS EVAL_OPTS.
 # Give the same variables to every call on one OUT: what differs is made anew.
-# Goals: all (the cartridge), eval (the evaluation table), clean (removes what the others made in OUT).
+# Goals: all (the cartridge), eval (the evaluation table), clean (removes what the others made in OUT), help (this).
 # Under -j the tools take their threads from make: together they never run more than it was given. Without it each uses
 # all cores, one after the other.
 
@@ -16,9 +16,9 @@ DOCS    ?= docs
 OUT     ?= out
 P       ?= 256
 N       ?= 200
-HELDOUT ?= 32
+HELDOUT ?= 8
 STEPS   ?= 0
-SEED    ?= 1
+SEED    ?= 0
 SHARDS  ?= 1
 QUESTIONS ?=
 BIN     ?= $(if $(CART_BIN),$(CART_BIN)/)
@@ -43,11 +43,16 @@ endif
 .SUFFIXES:
 # Every stage's file stays: it is what a stopped run goes on from.
 .SECONDARY:
-.PHONY: all eval clean anew
+.DEFAULT_GOAL := all
+.PHONY: all eval clean help anew
 
-ifneq ($(filter clean,$(MAKECMDGOALS)),)
-ifneq ($(filter-out clean,$(MAKECMDGOALS)),)
-$(error clean: give it alone)
+THIS := $(lastword $(MAKEFILE_LIST))
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(call quote,$(THIS))
+
+ifneq ($(filter clean help,$(MAKECMDGOALS)),)
+ifneq ($(word 2,$(MAKECMDGOALS)),)
+$(error clean and help: give them alone)
 endif
 
 # By name: OUT may be a folder that holds other things as well.

@@ -242,8 +242,13 @@ static struct cart_scheduler_options scheduler_options(const struct options *o)
     return so;
 }
 
-static void announce(const struct options *o, const struct cart_serve *s, const char *name)
+static void announce(const struct options *o, const struct cart_serve *s,
+                     struct cart_registry *registry, const char *name)
 {
+    size_t n = cart_registry_counts(registry).cartridges;
+    if (n > 0 && o->defaults.n == 0)
+        say(CART_LOG_NOTICE, "%zu cartridge%s; a request names those it wants, see --default", n,
+            CART_S(n));
     if (cart_serve_port(s) > 0)
         say(CART_LOG_NOTICE, "%s: ready on http://%s:%zu", name, o->host, cart_serve_port(s));
     if (o->unix_path)
@@ -269,7 +274,7 @@ static int serve(struct options *o, const struct cart_model *m, struct cart_pool
     if (r == 0) {
         serving = s;
         catch_signals();
-        announce(o, s, name);
+        announce(o, s, registry, name);
         cart_serve_run(s);
         serving = NULL;
     }

@@ -17,6 +17,7 @@ struct options {
     struct cart_progress progress;
     bool no_pack;
     int schedule, loss_norm;
+    double kl_before;
 };
 
 #define MIB (1.0 / 1048576.0)
@@ -76,6 +77,11 @@ static void on_evaluation(void *ctx, const struct cart_train_report *r)
              "held-out %s: loss %.4f, KL %.4f, top-1 %.1f %% (%zu conversation%s, %zu token%s)",
              when, r->loss, r->kl, 100.0 * r->top1, r->conversations, CART_S(r->conversations),
              r->tokens, CART_S(r->tokens));
+    if (r->step == 0)
+        o->kl_before = r->kl;
+    else if (r->step == r->steps && r->kl > o->kl_before && o->kl_before > 0)
+        cart_log(CART_LOG_WARNING,
+                 "held-out KL has risen: more conversations and steps, or a lower --lr, may help");
     if (r->step < r->steps) {
         cart_progress_start(&o->progress, o->common.progress, "steps", (double)r->steps);
         cart_progress_skip(&o->progress, (double)r->step);

@@ -2,13 +2,16 @@
 
 #include "base/hash.h"
 #include "base/io.h"
+#include "format/text.h"
 #include "base/rng.h"
 #include "token/chat.h"
 #include "study/kernels.h"
 
 #include <math.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define PREFILL_TOKENS ((size_t)512)
 #define FILE_LIMIT ((size_t)1 << 30)
@@ -231,6 +234,10 @@ static int rows_of_file(struct cart_init *out, const struct cart_model *m,
     struct cart_buf text = CART_BUF_INIT;
     struct cart_ids tokens = CART_IDS_INIT;
     unsigned char hash[16];
+    if (access(opt->init, F_OK) != 0 && errno == ENOENT)
+        return cart_err_set(
+            err, CART_EUSAGE,
+            "--init %s: expected spread, corpus, random or a file, found no such file", opt->init);
     int r = cart_io_slurp(opt->init, FILE_LIMIT, &text, err);
     if (r < 0)
         goto out;
@@ -245,8 +252,10 @@ static int rows_of_file(struct cart_init *out, const struct cart_model *m,
         r = rows_of_stream(out, m, opt, digest, pool, err);
     } else {
         *kind = "text";
-        r = cart_tokenizer_encode(cart_model_tokenizer(m), text.data ? text.data : "", text.len, 0,
-                                  &tokens, NULL, err);
+        r = cart_text_check("text", text.data ? text.data : "", text.len, err);
+        if (r == 0)
+            r = cart_tokenizer_encode(cart_model_tokenizer(m), text.data ? text.data : "", text.len,
+                                      0, &tokens, NULL, err);
         if (r == 0)
             r = rows_of_text(out, m, opt, tokens.data, tokens.n, false, pool, err);
     }

@@ -56,8 +56,8 @@ static int make_recipe(struct run *t, struct cart_err *err)
     const struct cart_train_options *o = t->opt;
     t->recipe =
         json_pack("{s:f, s:s, s:I, s:I, s:I, s:I, s:s}", "lr", o->lr, "schedule",
-                  cart_schedule_name(o->schedule), "warmup", (json_int_t)t->schedule.warmup,
-                  "steps", (json_int_t)t->schedule.total, "accum", (json_int_t)o->accum, "seed",
+                  cart_schedule_name(o->schedule), "steps", (json_int_t)t->schedule.total, "warmup",
+                  (json_int_t)t->schedule.warmup, "accum", (json_int_t)o->accum, "seed",
                   (json_int_t)o->init.seed, "loss_norm", o->token_norm ? "token" : "entries");
     if (!t->recipe || json_object_update(t->recipe, t->init.recipe) != 0)
         return cart_err_memory(err, "recipe", 0);

@@ -81,8 +81,8 @@ static int differs(const char *key, const json_t *now, const json_t *then, struc
         (then && (r = cart_json_dump(then, &b, err)) < 0))
         goto out;
     r = cart_err_set(err, CART_EMATCH,
-                     "the saved state is of another run: %s: expected %.120s, found %.120s", key,
-                     then ? b.data : "none", now ? a.data : "none");
+                     "the saved state is of another run: %s: saved with %.120s, asked for %.120s",
+                     key, then ? b.data : "none", now ? a.data : "none");
 out:
     cart_buf_release(&a);
     cart_buf_release(&b);

@@ -100,3 +100,12 @@ recipe() {
     cart_has err 'p 48; memory beside the model'
     [ ! -e no ]
 }
+
+@test "--init takes a word it knows, or a file of text" {
+    cart_must_fail 2 cart-init -q -p 8 --init spred -o x c.tokens 2> err
+    cart_has err '--init spred: expected spread, corpus, random or a file'
+    printf 'caf\xe9 au lait, and more words of a text\n' > latin
+    cart_must_fail 3 cart-init -q -p 8 --init latin -o x c.tokens 2> err
+    cart_has err 'expected UTF-8, found byte 0xe9 at offset 3'
+    [ ! -e x ]
+}

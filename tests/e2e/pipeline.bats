@@ -182,7 +182,7 @@ run_whole() {
     CART_MODEL= mk clean OUT=out
     cart_equal 'out/notes.txt' "$(find out -type f)"
     cart_must_fail 2 mk clean all OUT=out 2> words
-    cart_has words 'clean: give it alone'
+    cart_has words 'clean and help: give them alone'
     for bad in '' 'a:b' 'a%b' 'a#b' "a'b" 'a;b' 'a*'; do
         cart_must_fail 2 mk OUT="$bad" 2> words
         cart_has words 'OUT'
