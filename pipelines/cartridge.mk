@@ -33,7 +33,8 @@ RUN     := $(if $(idle),,+)
 
 # OUT and QUESTIONS are names of targets, in which make takes blanks, colons and the like for its own.
 strange = $(shell printf %s $(call quote,$($(1))) | LC_ALL=C tr -d 'A-Za-z0-9._/+,@=\200-\377-')
-plain   = $(if $(call strange,$(1)),$(error $(1)='$($(1))': expected letters, digits and ._/+,@=- only))
+plain   = $(if $(call strange,$(1))$(filter -%,$($(1))),$(error \
+    $(1)='$($(1))': expected letters, digits and ._/+,@=- only, no - in front))
 $(foreach v,OUT QUESTIONS,$(call plain,$(v)))
 ifeq ($(strip $(OUT)),)
 $(error OUT: expected a folder, found nothing)
@@ -66,7 +67,8 @@ else
 ifeq ($(strip $(MODEL)),)
 $(error MODEL=file.gguf: not set, and neither is CART_MODEL)
 endif
-INPUTS := $(foreach d,$(DOCS),$(or $(wildcard $(d)),$(d)))
+# No tool takes a name for an option.
+INPUTS := $(patsubst -%,./-%,$(foreach d,$(DOCS),$(or $(wildcard $(d)),$(d))))
 $(foreach d,$(INPUTS),$(if $(shell test -e $(call quote,$(d)) || echo none),$(error \
     DOCS: $(d): no such file or folder$(if $(word 2,$(DOCS)), (make splits DOCS at blanks)))))
 MODEL_NAME := $(call quote,$(MODEL))

@@ -4,6 +4,7 @@
 #include "base/pool.h"
 #include "format/text.h"
 #include "model/model.h"
+#include "serve/model_name.h"
 #include "serve/serve.h"
 
 #include <pthread.h>
@@ -173,36 +174,23 @@ static int load_cartridges(const struct options *o, struct cart_registry *regist
     return r < 0 && stack == NULL && o->defaults.n > 0 ? cart_err_wrap(err, r, "--default") : r;
 }
 
-static bool ends_in(const char *text, size_t n, const char *end)
-{
-    size_t k = strlen(end);
-    return n > k && memcmp(text + n - k, end, k) == 0;
-}
-
-/* The id of the base model: --name, or the name of its file, without the ending, or of its
- * directory, also where a file of JSON in it was named. A colon parts it from a cartridge's. */
+/* The id of the base model: --name, or the model's own. A colon parts it from a cartridge's. */
 static int base_name(const struct options *o, char *out, size_t cap, struct cart_err *err)
 {
-    const char *name = o->name ? o->name : o->common.model;
-    size_t n = strlen(name), start = 0;
-    if (!o->name) {
-        if (ends_in(name, n, ".json") && strchr(name, '/'))
-            n = (size_t)(strrchr(name, '/') - name);
-        while (n > 1 && name[n - 1] == '/')
-            n--;
-        n -= ends_in(name, n, ".gguf") ? 5 : 0;
-        for (start = n; start > 0 && name[start - 1] != '/'; start--)
-            ;
-        name += start;
-        n -= start;
+    char *real = NULL;
+    size_t n = o->name ? strlen(o->name) : 0;
+    const char *name = o->name ? o->name : cart_serve_model_name(o->common.model, &n, &real);
+    int r = 0;
+    if (n == 0 || n >= cap || memchr(name, ':', n) || cart_text_check("", name, n, NULL) < 0) {
+        r = cart_err_set(err, CART_EUSAGE,
+                         "--name %.*s: expected 1 to %zu bytes of UTF-8 without a colon", (int)n,
+                         name, cap - 1);
+    } else {
+        memcpy(out, name, n);
+        out[n] = '\0';
     }
-    if (n == 0 || n >= cap || memchr(name, ':', n) || cart_text_check("", name, n, NULL) < 0)
-        return cart_err_set(err, CART_EUSAGE,
-                            "--name %.*s: expected 1 to %zu bytes of UTF-8 without a colon", (int)n,
-                            name, cap - 1);
-    memcpy(out, name, n);
-    out[n] = '\0';
-    return 0;
+    free(real);
+    return r;
 }
 
 static struct cart_serve_options serve_options(struct options *o, const char *name)

@@ -218,8 +218,8 @@ static int check(struct options *o, bool nothing, struct cart_err *err)
                             "--chat: no --invalid, --jsonl, --field, --id-field, --markup");
     const char *const fields[] = {o->docs.text_field, o->docs.id_field};
     for (size_t i = 0; i < CART_COUNTOF(fields); i++)
-        if (fields[i] && cart_text_check("--field", fields[i], strlen(fields[i]), err) < 0)
-            return CART_EUSAGE;
+        if (fields[i] && cart_text_check("name", fields[i], strlen(fields[i]), err) < 0)
+            return cart_err_wrap(err, CART_EUSAGE, i == 0 ? "--field" : "--id-field");
     if (o->count && o->common.compress > 0)
         return cart_err_set(err, CART_EUSAGE, "--compress: not with --count, which writes text");
     o->invalid = o->invalid < 0 ? CART_DOCS_SKIP : o->invalid;

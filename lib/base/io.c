@@ -243,7 +243,8 @@ int cart_io_claim(int *fd, const char *path, struct cart_err *err)
         bool there = r == 0 && stat(path, &named) == 0;
         if (r == 0 && !there && errno != ENOENT)
             r = cart_err_sys(err, "%s", path);
-        /* Whoever had it may have renamed it meanwhile: then the name is of another file, or none. */
+        /* Whoever had it may have renamed it meanwhile: then the name is of another file, or
+         * none. */
         if (there && named.st_dev == have.st_dev && named.st_ino == have.st_ino) {
             *fd = f;
             return 0;
@@ -435,8 +436,12 @@ int cart_output_commit(struct cart_output *out, struct cart_err *err)
     if (r == 0) {
         int fd = out->fd;
         out->fd = -1;
-        if (close(fd) < 0)
+        if (close(fd) < 0) {
             r = cart_err_sys(err, "%s: closing", out->path);
+            /* Without a temporary name it has its final one already. */
+            if (!out->tmp_path)
+                unlink(out->path);
+        }
     }
     if (r == 0 && out->tmp_path && rename(out->tmp_path, out->path) < 0)
         r = cart_err_sys(err, "%s: renaming", out->path);

@@ -30,9 +30,9 @@ void cart_map_release(struct cart_map *map);
 /* An output that appears whole or not at all: a file without a name in the directory of path where
  * the system has such (else a temporary file beside it), then fsync, a link where the name is free
  * (else a rename), fsync of the directory. A process that is killed between link and rename leaves
- * .NAME.PID-N.tmp. A symbolic link is followed; an existing file keeps its permission bits. path NULL or
- * "-" is standard output, and a device or FIFO that exists under path is one too: written directly
- * (refused when it is a terminal, unless text). A directory is CART_EUSAGE. */
+ * .NAME.PID-N.tmp. A symbolic link is followed; an existing file keeps its permission bits. path
+ * NULL or "-" is standard output, and a device or FIFO that exists under path is one too: written
+ * directly (refused when it is a terminal, unless text). A directory is CART_EUSAGE. */
 struct cart_output {
     int fd;         /* write here */
     char *path;     /* final name, owned; NULL for standard output and devices */
@@ -43,7 +43,8 @@ struct cart_output {
 
 int cart_output_open(struct cart_output *out, const char *path, bool text,
                      struct cart_err *err) CART_MUST_USE;
-/* Publishes, and releases out, also on failure. */
+/* Publishes, and releases out, also on failure. After an error path is as it was, but where the
+ * last step failed, the sync of its directory: then the new file stands, whole. */
 int cart_output_commit(struct cart_output *out, struct cart_err *err) CART_MUST_USE;
 /* Removes the temporary file. Safe on a released or zeroed output. */
 void cart_output_abandon(struct cart_output *out);
@@ -63,8 +64,8 @@ bool cart_io_beside(const char *a, const char *b);
  * kept, and locked until the descriptor is closed (duplicates included). CART_EAGAIN: another
  * process has it. The lock binds those who ask for it, on file systems that have locks. */
 int cart_io_claim(int *fd, const char *path, struct cart_err *err) CART_MUST_USE;
-/* The same of a file that is open already, before it is renamed to a claimed name: the claim goes on
- * without a gap. */
+/* The same of a file that is open already, before it is renamed to a claimed name: the claim goes
+ * on without a gap. */
 int cart_io_claim_fd(int fd, const char *name, struct cart_err *err) CART_MUST_USE;
 
 /* A file without a name in the folder dir, to be written and read; it goes with its descriptor. */

@@ -12,7 +12,8 @@
 /* Far beyond what any format of ours nests, and small enough for recursion on a worker's stack. */
 #define CART_JSON_DEPTH 128
 
-/* Parses one complete value. what names the source in messages, "" leaves that to the caller. Caller owns *out (json_decref). */
+/* Parses one complete value. what names the source in messages, "" leaves that to the caller.
+ * Caller owns *out (json_decref). */
 int cart_json_parse(json_t **out, const char *text, size_t n, const char *what,
                     struct cart_err *err) CART_MUST_USE;
 

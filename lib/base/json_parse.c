@@ -1,5 +1,5 @@
-/* The parser is ours, since jansson's takes a refused allocation for a fault of the text, or asserts. The values are
- * jansson's. */
+/* The parser is ours, since jansson's takes a refused allocation for a fault of the text, or
+ * asserts. The values are jansson's. */
 #include "base/json.h"
 
 #include <errno.h>

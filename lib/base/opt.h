@@ -51,8 +51,8 @@ struct cart_opt {
 
 /* Options that every tool has: -h --help, -V --version, -q --quiet, -v --verbose, -o --output FILE,
  * -j --jobs N, --progress MODE, -z --compress LEVEL, --dry-run, -m --model FILE ($CART_MODEL),
- * --kernels auto|blas, --precision f32|bf16. A tool that does not use one of the maskable ones leaves its bit out of
- * uses, and then the option does not exist for it. */
+ * --kernels auto|blas, --precision f32|bf16. A tool that does not use one of the maskable ones
+ * leaves its bit out of uses, and then the option does not exist for it. */
 struct cart_common {
     bool help, version, quiet, dry_run;
     int verbose;

@@ -1,8 +1,12 @@
 #include "base/io.h"
 #include "base/opt_impl.h"
+#include "base/sniff.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* Whether text is one of the words of a|b|FILE, the last of which stands for a file. */
 static bool is_word(const char *words, const char *text)
@@ -34,14 +38,25 @@ static int check_one(const struct cart_opt *o, const char *out, const char *in, 
     return cart_err_set(err, CART_EUSAGE, "%s: the same file as %s%s", name, what, in);
 }
 
+/* As the reader of models sees it: the content tells, not the name. */
+static bool is_json(const char *path)
+{
+    unsigned char bytes[CART_SNIFF_BYTES];
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+    if (fd < 0)
+        return false;
+    int n = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) ? cart_sniff_read(fd, bytes, path, NULL) : 0;
+    close(fd);
+    return n > 0 && cart_sniff(bytes, (size_t)n) == CART_SNIFF_JSON;
+}
+
 /* A model may be a directory of files, or a file of JSON in it: none of them is written. */
 static int check_model(const struct cart_opt *o, const char *out, const char *model,
                        struct cart_err *err)
 {
-    size_t n = strlen(model);
-    bool json = n > 5 && strcmp(model + n - 5, ".json") == 0;
     char inside[4096];
-    snprintf(inside, sizeof inside, "%s%s", model, json ? "" : "/.");
+    snprintf(inside, sizeof inside, "%s%s", model, is_json(model) ? "" : "/.");
     if (is_standard(out) || cart_io_is_direct(out) || !cart_io_beside(out, inside))
         return 0;
     return cart_err_set(err, CART_EUSAGE, "--%s %.60s: in the directory of --model %s",

@@ -1,6 +1,6 @@
 /* Between base/opt.c (parsing), base/opt_files.c (what is read and written) and base/opt_help.c
- * (words): the whole table of a tool, its own options and the shared ones that it uses, in the order
- * of the usage line. The first four are -h, -q, -v and -V. */
+ * (words): the whole table of a tool, its own options and the shared ones that it uses, in the
+ * order of the usage line. The first four are -h, -q, -v and -V. */
 #ifndef CART_BASE_OPT_IMPL_H
 #define CART_BASE_OPT_IMPL_H
 

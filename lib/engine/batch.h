@@ -62,8 +62,8 @@ int cart_batch_add(struct cart_batch *b, const struct cart_request *req,
 
 size_t cart_batch_active(const struct cart_batch *b);
 
-/* One forward: every decoding stream gets its next token, and more where guesses were right; prompts
- * go on as far as CART_ENGINE_PIECE tokens allow. */
+/* One forward: every decoding stream gets its next token, and more where guesses were right;
+ * prompts go on as far as CART_ENGINE_PIECE tokens allow. */
 int cart_batch_step(struct cart_batch *b, struct cart_err *err) CART_MUST_USE;
 
 /* Tokens so far, for reports. */

@@ -225,7 +225,7 @@ static int mend(struct cart_docs *d, struct cart_document *made, size_t valid, s
     int r;
 
     if (d->o.invalid == CART_DOCS_FAIL)
-        return cart_text_check(made->path, made->bytes, made->size, err);
+        return cart_text_check(in_words(d, made->path), made->bytes, made->size, err);
     if (d->o.invalid == CART_DOCS_SKIP) {
         snprintf(detail, sizeof detail, "byte %zu is no UTF-8: convert it with iconv -t UTF-8", at);
         note(d, CART_DOCS_NOT_UTF8, made->path, detail);
@@ -290,7 +290,7 @@ static int next_line(struct cart_docs *d, struct cart_document *doc, struct cart
                 return r;
         } else if ((r = cart_lines_document(&d->lines, &d->o, &text, &n, &id, d->scratch, detail,
                                             sizeof detail, err)) < 0) {
-            return cart_err_wrap(err, r, "%s", path);
+            return cart_err_wrap(err, r, "%s", in_words(d, path));
         } else if (r == 1) {
             r = make_line_document(d, path, id[0] ? id : path, text, n, doc, err);
             if (r != 0)

@@ -143,8 +143,8 @@ static int finish_member(struct cart_archive *a, struct cart_err *err)
     return 0;
 }
 
-/* tar and zip only: the readers of 7z and cpio take memory by what a header claims, 9 GB for a file of
- * 2 KB. False: no memory. A format left out for that would be read as another. */
+/* tar and zip only: the readers of 7z and cpio take memory by what a header claims, 9 GB for a file
+ * of 2 KB. False: no memory. A format left out for that would be read as another. */
 static bool enable(struct archive *reader, bool compressed)
 {
     static int (*const plain[])(struct archive *) = {archive_read_support_format_tar,

@@ -1,7 +1,7 @@
-/* A model directory as the hub keeps it: config.json, tokenizer.json, its companions, and weights in
- * model.safetensors or in the shards that model.safetensors.index.json names. This finds the files
- * and parses the JSON, each within a limit of its own; what the values mean is the model room's, and
- * the tensors are too (the container is the stream room's).
+/* A model directory as the hub keeps it: config.json, tokenizer.json, its companions, and weights
+ * in model.safetensors or in the shards that model.safetensors.index.json names. This finds the
+ * files and parses the JSON, each within a limit of its own; what the values mean is the model
+ * room's, and the tensors are too (the container is the stream room's).
  *
  * The names of shards come from a file that someone else wrote: only plain names that end in
  * .safetensors are followed, so no path leads out of the directory (a link in it may, as the hub's

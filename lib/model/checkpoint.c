@@ -80,8 +80,8 @@ static int compare_tensors(const void *pa, const void *pb)
     return strcmp(a->name.data, b->name.data);
 }
 
-/* Every tensor of the index must have come: names are unique by now, so counting would tell, but not
- * which one is missing. */
+/* Every tensor of the index must have come: names are unique by now, so counting would tell, but
+ * not which one is missing. */
 static int check_complete(const struct cart_checkpoint *c, struct cart_err *err)
 {
     const char *name;

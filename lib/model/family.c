@@ -81,11 +81,9 @@ int cart_family_find(struct cart_model *m, const char *arch, size_t n,
             m->priv->head_norms = families[i].head_norms;
             return 0;
         }
-    static const char *const recurrent[] = {"mamba",      "mamba2",        "rwkv6",     "rwkv7",
-                                            "jamba",      "falcon-h1",     "falcon_h1", "qwen3next",
-                                            "qwen3_next", "granitehybrid",
-
-                                            "nemotron_h", "lfm2",          "plamo2"};
+    static const char *const recurrent[] = {
+        "mamba",     "mamba2",     "rwkv6",         "rwkv7",      "jamba", "falcon-h1", "falcon_h1",
+        "qwen3next", "qwen3_next", "granitehybrid", "nemotron_h", "lfm2",  "plamo2"};
     char shown[80];
     cart_err_escape(shown, sizeof shown, arch, n);
     for (size_t i = 0; i < CART_COUNTOF(recurrent); i++)

@@ -1,6 +1,6 @@
 /* The descriptor from a config.json of the hub. Numbers are rounded as a GGUF file keeps them, so
- * that both forms of a model are one model. What a key asks for and no layer of ours does is refused;
- * what only says how the model was made or is to be sampled is passed over. */
+ * that both forms of a model are one model. What a key asks for and no layer of ours does is
+ * refused; what only says how the model was made or is to be sampled is passed over. */
 #include "model/model_impl.h"
 #include "tensor/mathf.h"
 
@@ -114,7 +114,9 @@ static int check_window(const struct config *c, const struct cart_model *m, stru
                          "%s: use_sliding_window: layers that see only %llu tokens are not "
                          "supported",
                          c->path, (unsigned long long)window);
-    const json_t *types = json_object_get(c->root, "layer_types");
+    json_t *types = json_object_get(c->root, "layer_types");
+    if (r == 0 && types && !json_is_null(types))
+        r = cart_json_array(c->root, "layer_types", &types, c->path, err);
     for (size_t i = 0; r == 0 && i < json_array_size(types); i++) {
         const char *type = json_string_value(json_array_get(types, i));
         char shown[64];
@@ -251,7 +253,8 @@ static int read_rope(const struct config *c, const struct cart_family *f, struct
     double base = 10000;
     const json_t *scaling = json_object_get(c->root, "rope_parameters");
     bool gathered = scaling && !json_is_null(scaling);
-    bool apart = json_object_get(c->root, "rope_theta") != NULL;
+    const json_t *theta = json_object_get(c->root, "rope_theta");
+    bool apart = theta && !json_is_null(theta);
     int r = number(c, c->root, "rope_theta", 0, 1e30, true, &base, err);
     if (r == 0 && gathered)
         r = number(c, scaling, "rope_theta", 0, 1e30, apart, &base, err);

@@ -1,8 +1,9 @@
 /* A frozen language model: a descriptor read from its metadata and its weights, bound in place in
  * mapped files: a GGUF file, or a directory of the hub (config.json, tokenizer.json, SafeTensors).
- * Where both hold the same weights every result is the same, bit for bit. One forward and one backward serve every family; a family is a reader of metadata
- * (family.c) and, at most, a new block. Read-only after cart_model_open: any number of threads and
- * streams share it. lib/model/README.md has the maths. */
+ * Where both hold the same weights every result is the same, bit for bit. One forward and one
+ * backward serve every family; a family is a reader of metadata (family.c) and, at most, a new
+ * block. Read-only after cart_model_open: any number of threads and streams share it.
+ * lib/model/README.md has the maths. */
 #ifndef CART_MODEL_MODEL_H
 #define CART_MODEL_MODEL_H
 
@@ -52,8 +53,9 @@ struct cart_model_options {
         *profile; /* chat profile by name, in place of the one chosen by the template; NULL */
 };
 
-/* Maps path (a GGUF file; a directory, its config.json or its index), reads and checks everything, binds weights, builds tokenizer and rotation table. opt
- * may be NULL. CART_EFORMAT names the file and the key or tensor. */
+/* Maps path (a GGUF file; a directory, its config.json or its index), reads and checks everything,
+ * binds weights, builds tokenizer and rotation table. opt may be NULL. CART_EFORMAT names the file
+ * and the key or tensor. */
 int cart_model_open(struct cart_model **out, const char *path, const struct cart_model_options *opt,
                     struct cart_err *err) CART_MUST_USE;
 void cart_model_close(struct cart_model *m);

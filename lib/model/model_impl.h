@@ -39,8 +39,8 @@ enum { CART_MAX_LAYERS = 1024, CART_MAX_HEADS = 1024, CART_MAX_HEAD_DIM = 1024 }
 int cart_family_find(struct cart_model *m, const char *arch, size_t n,
                      const struct cart_family **out, struct cart_err *err) CART_MUST_USE;
 
-/* family.c and family_hub.c: arch, L, D, context, eps, rope and each layer's widths from the keys of
- * a GGUF file, or from config.json; allocate m->layers. */
+/* family.c and family_hub.c: arch, L, D, context, eps, rope and each layer's widths from the keys
+ * of a GGUF file, or from config.json; allocate m->layers. */
 int cart_family_read(struct cart_model *m, struct cart_err *err) CART_MUST_USE;
 int cart_family_read_hub(struct cart_model *m, struct cart_err *err) CART_MUST_USE;
 

@@ -45,7 +45,8 @@ typedef void cart_registry_report_fn(void *ctx, const char *name, const char *wa
  * leads to), and those that cart_registry_add_file gave another name, as long as their files are
  * there. Files that did not change (device, inode, size, times) are kept as they are, names that
  * were given win over those of files, what cart_registry_add opened by its path stays as it is, and
- * a file that is refused leaves the cartridge that had its name in place. Not recursive. CART_ESYS: the directory cannot be read. */
+ * a file that is refused leaves the cartridge that had its name in place. Not recursive. CART_ESYS:
+ * the directory cannot be read. */
 int cart_registry_load(struct cart_registry *r, const char *dir, cart_registry_report_fn *report,
                        void *ctx, struct cart_err *err) CART_MUST_USE;
 

@@ -75,9 +75,8 @@ void cart_route_tokenize(struct cart_exchange *x)
     json_t *body = NULL;
     bool pieces = false;
     bool ok = cart_params_body(x, &body, &f) && encode(x->serve, body, &ids, &pieces, &f);
-    if (ok) {
+    if (ok)
         write_tokens(x->serve, &w, &ids, pieces);
-    }
     cart_fault_or_reply(x, ok, &w, &f);
     cart_ids_release(&ids);
     json_decref(body);

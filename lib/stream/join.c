@@ -26,6 +26,12 @@ struct join {
 
 /* --- heads --- */
 
+/* "shard" may be null as well as absent: the whole run either way. */
+static bool is_sharded(const json_t *head)
+{
+    return json_is_array(json_object_get(head, "shard"));
+}
+
 static json_t *without_shard(const json_t *head)
 {
     json_t *copy = cart_json_copy(head);
@@ -66,12 +72,11 @@ static int join_heads(struct join *j, json_t **out, struct cart_err *err)
     json_t *head = without_shard(cart_stream_head(j->in[0]));
     int r = head != NULL ? 0 : cart_err_memory(err, "HEAD", 0);
 
-    j->sharded = json_object_get(cart_stream_head(j->in[0]), "shard") != NULL;
+    j->sharded = is_sharded(cart_stream_head(j->in[0]));
     for (size_t i = 1; i < j->n && r == 0; i++) {
         const json_t *other_head = cart_stream_head(j->in[i]);
         json_t *other = without_shard(other_head);
-        if (!json_equal(head, other) ||
-            (json_object_get(other_head, "shard") != NULL) != j->sharded)
+        if (!json_equal(head, other) || is_sharded(other_head) != j->sharded)
             r = cart_err_set(err, CART_EMATCH,
                              "%s: its HEAD differs from that of %s: not shards of one run",
                              cart_stream_name(j->in[i]), cart_stream_name(j->in[0]));

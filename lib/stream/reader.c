@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>
 
@@ -240,22 +241,29 @@ static int read_head(struct cart_stream_reader *r, const char *kind, struct cart
     return e;
 }
 
-/* first: what was read before, at most CART_SNIFF_BYTES of which are looked at to name another
+/* Something else than a stream of the kind: who makes one of what was found, where a tool does. */
+static int not_a_stream(const char *name, const char *kind, int code, const char *found,
+                        const char *hint, struct cart_err *err)
+{
+    bool tokens = kind != NULL && strcmp(kind, "tokens") == 0;
+
+    return cart_err_set(err, code, "%s: expected a %s stream, found %s%s", name,
+                        kind != NULL ? kind : "cart", found,
+                        tokens && !hint[0] ? " (cart-tokenize makes one of documents)" : hint);
+}
+
+/* r->ahead: what was read before, at most CART_SNIFF_BYTES of which are looked at to name another
  * format. */
 static int read_magic(struct cart_stream_reader *r, const char *kind, struct cart_err *err)
 {
     unsigned char magic[CART_STREAM_MAGIC_SIZE];
     enum cart_sniff what = cart_sniff(r->ahead, r->n_ahead);
-    char expected[60] = "a cart stream";
+    bool cut = what == CART_SNIFF_EMPTY || what == CART_SNIFF_STREAM_CUT;
 
-    if (kind != NULL)
-        snprintf(expected, sizeof expected, "a %s stream", kind);
     if (what != CART_SNIFF_STREAM)
-        return cart_err_set(
-            err,
-            what == CART_SNIFF_EMPTY || what == CART_SNIFF_STREAM_CUT ? CART_ETRUNC : CART_EFORMAT,
-            "%s: expected %s, found %s%s", r->name, expected, cart_sniff_name(what),
-            what == CART_SNIFF_JSON ? " (cart-view --pack makes a stream of JSON Lines)" : "");
+        return not_a_stream(
+            r->name, kind, cut ? CART_ETRUNC : CART_EFORMAT, cart_sniff_name(what),
+            what == CART_SNIFF_JSON ? " (cart-view --pack makes a stream of JSON Lines)" : "", err);
     return take(r, magic, sizeof magic, err);
 }
 
@@ -316,11 +324,16 @@ static int open_fd(struct cart_stream_reader **out, int fd, bool owns_fd, const 
 {
     unsigned char first[CART_SNIFF_BYTES];
     struct cart_stream_reader *r;
+    struct stat st;
     int e;
 
     if ((e = reader_new(&r, fd, owns_fd, name, err)) < 0)
         return e;
-    if ((e = cart_sniff_read(fd, first, name, err)) < 0) {
+    if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode))
+        e = not_a_stream(name, kind, CART_EUSAGE, "a directory", "", err);
+    else
+        e = cart_sniff_read(fd, first, name, err);
+    if (e < 0) {
         cart_stream_close(r);
         return e;
     }

@@ -76,9 +76,10 @@ int cart_stream_resume(struct cart_stream_writer **out, int fd, const char *name
 
 /* A new history array: that of upstream_head (may be NULL) plus one entry
  * {"tool","version","options",...}. options: an object of the options that change results, in
- * canonical form, or NULL where there was no memory for it; extra (may be NULL): fields merged into the entry, such as seed and input
- * digests. Both are borrowed (their values are shared, not copied). New reference; NULL with err
- * set when upstream_head's history is no array (CART_EFORMAT) or memory ran out. */
+ * canonical form, or NULL where there was no memory for it; extra (may be NULL): fields merged into
+ * the entry, such as seed and input digests. Both are borrowed (their values are shared, not
+ * copied). New reference; NULL with err set when upstream_head's history is no array (CART_EFORMAT)
+ * or memory ran out. */
 json_t *cart_history_extend(const json_t *upstream_head, const char *tool, json_t *options,
                             json_t *extra, struct cart_err *err);
 

@@ -85,8 +85,8 @@ static size_t frozen_of(const struct cart_equiv_options *opt)
     return opt->p > 1 ? 1 : 0;
 }
 
-/* Saves the prefix's rows in a file without a name, so that nothing stays whatever happens, and maps
- * it as any cartridge. */
+/* Saves the prefix's rows in a file without a name, so that nothing stays whatever happens, and
+ * maps it as any cartridge. */
 static int save_and_map(struct cart_cartridge **out, const struct cart_model *m,
                         const struct cart_corpus *corpus, const struct cart_equiv_options *opt,
                         const uint32_t *ids, bool in_turn, struct cart_pool *pool,

@@ -51,7 +51,8 @@ void cart_init_release(struct cart_init *i);
 /* Bytes that making p rows takes, most of which the rows keep. */
 size_t cart_init_bytes(const struct cart_model *m, size_t p, size_t frozen);
 
-/* Rows of ids [p] as they are, in no turn: a cartridge too small for one, which cart-equiv judges. */
+/* Rows of ids [p] as they are, in no turn: a cartridge too small for one, which cart-equiv
+ * judges. */
 int cart_init_of_ids(struct cart_init *out, const struct cart_model *m, const uint32_t *ids,
                      size_t p, size_t frozen, struct cart_pool *pool,
                      struct cart_err *err) CART_MUST_USE;

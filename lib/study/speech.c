@@ -280,8 +280,9 @@ struct sentences {
     size_t n, at;
 };
 
-/* Whether the line break at i ends more than the line: before an empty line, a list item, a heading,
- * a quotation or a table row, and after a heading or a table row. Elsewhere a paragraph goes on. */
+/* Whether the line break at i ends more than the line: before an empty line, a list item, a
+ * heading, a quotation or a table row, and after a heading or a table row. Elsewhere a paragraph
+ * goes on. */
 static bool break_ends(const char *text, size_t n, size_t i)
 {
     size_t start = i;
@@ -303,8 +304,8 @@ static bool break_ends(const char *text, size_t n, size_t i)
            (text[next] == '.' || text[next] == ')');
 }
 
-/* The next sentence, heading or item; ended: by its own end, not by that of the text. false: none is left.
- */
+/* The next sentence, heading or item; ended: by its own end, not by that of the text. false: none
+ * is left. */
 static bool next_sentence(struct sentences *s, struct cart_text *out, bool *ended)
 {
     size_t first = s->at;

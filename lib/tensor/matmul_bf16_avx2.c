@@ -1,5 +1,5 @@
-/* The bf16 class on CPUs with AVX2 and without VDPBF16PS: the plain source, as the compiler vectorises
- * it. */
+/* The bf16 class on CPUs with AVX2 and without VDPBF16PS: the plain source, as the compiler
+ * vectorises it. */
 #include "tensor/matmul_bf16_impl.h"
 
 const struct cart_matmul_kernels cart_matmul_kernels_bf16_avx2 = {

@@ -9,8 +9,8 @@
 int cart_vocab_json_family(const json_t *root, const char **pre, bool *nfc, const char *what,
                            struct cart_err *err) CART_MUST_USE;
 
-/* The decoder must join bytes, and the post-processor may put one token before a text: *first is its
- * spelling, borrowed, or NULL. */
+/* The decoder must join bytes, and the post-processor may put one token before a text: *first is
+ * its spelling, borrowed, or NULL. */
 int cart_vocab_json_ends(const json_t *root, const char **first, const char *what,
                          struct cart_err *err) CART_MUST_USE;
 

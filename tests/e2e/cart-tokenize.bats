@@ -23,7 +23,11 @@ tokens() {
     cart_must_fail 2 cart-tokenize --no-such-option
     cart_must_fail 2 cart-tokenize --think on a.txt
     cart_must_fail 2 cart-tokenize --field $'caf\xe9' a.txt 2> err
-    cart_has err '--field: expected UTF-8'
+    cart_has err '--field: name: expected UTF-8'
+    cart_must_fail 2 cart-tokenize --id-field $'caf\xe9' a.txt 2> err
+    cart_has err '--id-field: name: expected UTF-8'
+    cart_must_fail 3 cart-tokenize --invalid fail <<< $'caf\xe9' 2> err > /dev/null
+    cart_has err 'standard input: expected UTF-8'
     CART_MODEL='' cart_must_fail 2 cart-tokenize a.txt 2> err
     cart_has err 'expected a model'
 }

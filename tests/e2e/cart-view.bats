@@ -200,7 +200,10 @@ PY
     make_shard 3 | cart-view --pack -o c.conv
     make_shard 2 | sed '2s/\[1,2,3\]}$/[1,2,4]}/' | cart-view --pack -o d.conv
     make_shard 2 | sed '1s/\[\]/[{"tool":"x"}]/' | cart-view --pack -o e.conv
-    for pair in "a.conv c.conv" "c.conv a.conv" "a.conv a.conv" "a.conv d.conv" "a.conv e.conv"; do
+    # A shard of null is none: it does not say that what is missing is another's.
+    make_shard 0 1 | sed '1s/"history"/"shard":null,&/' | cart-view --pack -o f.conv
+    make_shard 3 | sed '1s/"history"/"shard":null,&/' | cart-view --pack -o g.conv
+    for pair in "f.conv g.conv" "f.conv c.conv" "a.conv c.conv" "c.conv a.conv" "a.conv a.conv" "a.conv d.conv" "a.conv e.conv"; do
         # shellcheck disable=SC2086
         cart_must_fail 4 cart-view --cat -o out.conv $pair 2>err
         [ ! -e out.conv ]
@@ -391,4 +394,14 @@ TEXT
     cart_must_fail 3 cart-view --summary cut >found
     [ ! -s found ]
     cart_must_fail 2 cart-view --summary --check a.tokens
+}
+
+@test "a directory where a file is wanted is a mistake of use, and what makes the file is named" {
+    mkdir d
+    cart_must_fail 2 cart-selfstudy -n 1 -o x d 2> err
+    cart_equal 'cart-selfstudy: d: expected a tokens stream, found a directory (cart-tokenize makes one of documents)' "$(cat err)"
+    cart_must_fail 2 cart-train -o x d 2> err
+    cart_equal 'cart-train: d: expected a targets stream, found a directory' "$(cat err)"
+    cart_must_fail 2 cart-view < d 2> err
+    cart_equal 'cart-view: standard input: expected a file, found a directory' "$(cat err)"
 }

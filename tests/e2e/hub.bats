@@ -97,12 +97,15 @@ run_whole() {
     mkdir empty
     cart_must_fail 3 cart-tokenize -q -m empty -o x text.md 2> err
     cart_equal 'cart-tokenize: empty: expected a GGUF file, or a directory with config.json and SafeTensors, found no config.json' "$(cat err)"
-    for o in d/model-00001-of-00002.safetensors d/new; do
-        for m in d d/ d/config.json; do
+    # The content makes it a file of JSON, not the name.
+    cp d/config.json d/conf
+    for o in d/model-00001-of-00002.safetensors d/new d/tokenizer.json; do
+        for m in d d/ d/config.json d/conf; do
             cart_must_fail 2 cart-tokenize -q -m $m -o $o text.md 2> err
             cart_has err "in the directory of --model $m"
         done
     done
     [ ! -e d/new ]
+    rm d/conf
     cart-view --check d
 }

@@ -183,10 +183,15 @@ run_whole() {
     cart_equal 'out/notes.txt' "$(find out -type f)"
     cart_must_fail 2 mk clean all OUT=out 2> words
     cart_has words 'clean and help: give them alone'
-    for bad in '' 'a:b' 'a%b' 'a#b' "a'b" 'a;b' 'a*'; do
+    for bad in '' 'a:b' 'a%b' 'a#b' "a'b" 'a;b' 'a*' '-a'; do
         cart_must_fail 2 mk OUT="$bad" 2> words
         cart_has words 'OUT'
     done
+    cart_must_fail 2 mk OUT=out QUESTIONS=-q 2> words
+    cart_has words "QUESTIONS='-q': expected letters"
+    cp -r docs ./-docs
+    mk -n OUT=out DOCS=-docs > plan
+    cart_has plan "'./-docs'"
     cart_must_fail 2 mk OUT=out SHARDS=many 2> words
     cart_has words "SHARDS='many'"
     cart_must_fail 2 mk OUT=out DOCS='docs absent' 2> words

@@ -21,8 +21,8 @@ void fuzz_need(int r, const struct cart_err *err);
 /* The bytes in memory that ends where they end, so that a read beyond them is found. The caller frees it. */
 void *fuzz_copy(const uint8_t *data, size_t n);
 
-/* A file without a name on disk that holds the bytes, read from its start; the path it can be opened by is static. There
- * are FUZZ_SLOTS such files; the next call for a slot replaces what it held. */
+/* A file without a name on disk that holds the bytes, read from its start; the path it can be opened by is static.
+ * There are FUZZ_SLOTS such files; the next call for a slot replaces what it held. */
 #define FUZZ_SLOTS 8
 const char *fuzz_file(unsigned slot, const void *data, size_t n);
 /* The descriptor of an emptied slot, to be written. */

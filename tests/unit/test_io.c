@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -146,6 +147,40 @@ static void test_output_commit_fails(void **state)
     assert_null(out.path);
     assert_int_equal(rmdir("d/f"), 0);
     assert_int_equal(rmdir("d"), 0);
+}
+
+/* In place of the C library's: the library under test closes through this one. */
+static int close_error;
+int close(int fd)
+{
+    int r = (int)syscall(SYS_close, fd);
+    if (r == 0 && close_error) {
+        errno = close_error;
+        close_error = 0;
+        return -1;
+    }
+    return r;
+}
+
+/* An error that only close tells leaves no new file, and an old one as it was. */
+static void test_output_close_fails(void **state)
+{
+    (void)state;
+    struct cart_output out;
+    struct cart_err err = {0};
+    for (int old = 0; old < 2; old++) {
+        if (old)
+            put_file("f", "old");
+        assert_int_equal(cart_output_open(&out, "f", false, &err), 0);
+        assert_int_equal(cart_io_write(out.fd, "new", 3, "f", &err), 0);
+        close_error = EIO;
+        assert_int_equal(cart_output_commit(&out, &err), CART_ESYS);
+        assert_int_equal(close_error, 0);
+        assert_string_equal(err.msg, "f: closing: Input/output error");
+        assert_int_equal(count_entries(), old);
+    }
+    check_file("f", "old");
+    unlink("f");
 }
 
 /* Not even SIGKILL leaves a temporary file, where the system has files without a name. */
@@ -307,6 +342,7 @@ int main(void)
         cmocka_unit_test(test_output_refused),
         cmocka_unit_test(test_output_devices),
         cmocka_unit_test(test_output_commit_fails),
+        cmocka_unit_test(test_output_close_fails),
         cmocka_unit_test(test_output_killed),
         cmocka_unit_test(test_publish),
         cmocka_unit_test(test_claim),

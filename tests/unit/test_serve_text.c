@@ -2,6 +2,7 @@
  * keys. */
 #include "serve/calls.h"
 #include "serve/keys.h"
+#include "serve/model_name.h"
 #include "serve/stops.h"
 #include "serve/wire.h"
 
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -233,12 +235,46 @@ static void test_keys(void **state)
     assert_true(cart_keys_allow(k, NULL));
 }
 
+static void expect_name(const char *path, const char *expected)
+{
+    char *real = NULL;
+    size_t n = 99;
+    const char *name = cart_serve_model_name(path, &n, &real);
+    assert_int_equal(n, strlen(expected));
+    assert_memory_equal(name, expected, n);
+    free(real);
+}
+
+static void test_model_name(void **state)
+{
+    static const char *const names[][2] = {
+        {"a/b.gguf", "b"},        {"b.gguf", "b"},       {"a/b", "b"}, {"a/b//", "b"},
+        {"a/b/config.json", "b"}, {"b.json/", "b.json"}, {"/", ""},
+    };
+    static const char *const here[] = {"config.json",   ".",      "./",
+                                       "./config.json", "here/.", "here/..//here/."};
+    char dir[] = "/tmp/cart-name.XXXXXX", old[4096];
+    (void)state;
+    assert_non_null(getcwd(old, sizeof old));
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(chdir(dir), 0);
+    assert_int_equal(mkdir("here", 0700), 0);
+    for (size_t i = 0; i < CART_COUNTOF(names); i++)
+        expect_name(names[i][0], names[i][1]);
+    for (size_t i = 0; i < CART_COUNTOF(here); i++)
+        expect_name(here[i], i < 4 ? strrchr(dir, '/') + 1 : "here");
+    assert_int_equal(rmdir("here"), 0);
+    assert_int_equal(chdir(old), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_wire_string), cmocka_unit_test(test_wire_any_bytes),
-        cmocka_unit_test(test_wire_real),   cmocka_unit_test(test_stops),
-        cmocka_unit_test(test_calls),       cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_model_name),     cmocka_unit_test(test_wire_string),
+        cmocka_unit_test(test_wire_any_bytes), cmocka_unit_test(test_wire_real),
+        cmocka_unit_test(test_stops),          cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_keys),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
