@@ -54,9 +54,11 @@ static int dry_run(const struct options *o, const struct cart_model *m, const ch
     if (r < 0)
         return r;
     cart_log(CART_LOG_NOTICE,
-             "%zu students judged by %zu conversations and %zu questions: %zu tokens each; %zu "
-             "tokens of text read before",
-             need.students, need.conversations, need.questions, need.judged, need.read);
+             "%zu student%s judged by %zu conversation%s and %zu question%s: %zu token%s each; %zu "
+             "token%s of text read before",
+             need.students, CART_S(need.students), need.conversations, CART_S(need.conversations),
+             need.questions, CART_S(need.questions), need.judged, CART_S(need.judged), need.read,
+             CART_S(need.read));
     cart_log(CART_LOG_NOTICE,
              "memory beside the model: about %.0f MiB; disk: the report; time: about %.0f s",
              (double)need.memory / 1048576.0, need.seconds);
@@ -95,7 +97,8 @@ static int run(struct options *o, const char *input, struct cart_err *err)
         r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                 (enum cart_precision)o->common.precision, err);
     /* An output that cannot be is found before the work. */
-    if (r < 0 || (r = cart_output_open(&out, o->common.output, true, err)) < 0 ||
+    if (r < 0 ||
+        (!o->common.dry_run && (r = cart_output_open(&out, o->common.output, true, err)) < 0) ||
         (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
         (r = open_cartridges(o, m, list, err)) < 0)

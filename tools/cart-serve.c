@@ -292,7 +292,7 @@ static int run(struct options *o, struct cart_err *err)
         struct cart_registry_counts c = cart_registry_counts(registry);
         cart_log(CART_LOG_NOTICE,
                  "%s: would serve it with %zu cartridge%s (%.1f MiB of rows, mapped)", name,
-                 c.cartridges, c.cartridges == 1 ? "" : "s", (double)c.bytes / 1048576.0);
+                 c.cartridges, CART_S(c.cartridges), (double)c.bytes / 1048576.0);
         cart_log(CART_LOG_NOTICE, "memory beside the model: %.1f MiB",
                  (double)cart_scheduler_bytes(m, &so) / 1048576.0);
         goto out;

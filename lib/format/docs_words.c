@@ -40,8 +40,7 @@ int cart_docs_words_end(const struct cart_docs_words *w, const struct cart_docs_
         return cart_err_set(err, CART_EFORMAT, "expected at least one document, found none%s%s%s",
                             n ? " (passed over: " : "", skipped, n ? ")" : "");
     say(w, CART_LOG_NOTICE, "%zu document%s, %llu bytes, %llu tokens", stats->documents,
-        stats->documents == 1 ? "" : "s", (unsigned long long)stats->bytes,
-        (unsigned long long)tokens);
+        CART_S(stats->documents), (unsigned long long)stats->bytes, (unsigned long long)tokens);
     if (n > 0)
         say(w, CART_LOG_NOTICE, "passed over %zu: %s%s", n, skipped,
             w->named > CART_DOCS_NAMED_MAX ? " (-v names them all)" : "");

@@ -105,7 +105,7 @@ bool cart_net_load_directory(struct cart_serve *s)
     }
     size_t n = cart_registry_counts(s->registry).cartridges;
     cart_net_note(s, CART_LOG_NOTICE, "%s: read again; %zu cartridge%s in all", s->opt.directory, n,
-                  n == 1 ? "" : "s");
+                  CART_S(n));
     return true;
 }
 
@@ -485,7 +485,7 @@ static void drain(struct cart_serve *s)
 {
     double until = cart_clock_now() + s->opt.drain_timeout;
     size_t n = cart_metrics_in_flight(s->metrics);
-    cart_net_note(s, CART_LOG_NOTICE, "stopping: %zu request%s under way", n, n == 1 ? "" : "s");
+    cart_net_note(s, CART_LOG_NOTICE, "stopping: %zu request%s under way", n, CART_S(n));
     atomic_store(&s->net->draining, true);
     cart_scheduler_drain(s->scheduler);
     while (cart_metrics_in_flight(s->metrics) > 0 && cart_clock_now() < until &&

@@ -1,6 +1,7 @@
 #include "study/eval.h"
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "study/context.h"
 #include "study/evaluate.h"
 #include "study/init.h"
@@ -116,11 +117,11 @@ static int prepare(struct eval_run *e, struct cart_err *err)
     if (q->unlocated)
         r = cart_buf_addf(&e->out->notes, err,
                           "questions: the corpus does not hold the quote of %zu: line%s %s\n",
-                          q->unlocated, q->unlocated == 1 ? "" : "s", q->unlocated_lines.data);
+                          q->unlocated, CART_S(q->unlocated), q->unlocated_lines.data);
     if (r == 0 && q->too_long)
-        r = cart_buf_addf(
-            &e->out->notes, err, "questions: %zu left out, beyond the context of %zu: line%s %s\n",
-            q->too_long, e->m->context, q->too_long == 1 ? "" : "s", q->too_long_lines.data);
+        r = cart_buf_addf(&e->out->notes, err,
+                          "questions: %zu left out, beyond the context of %zu: line%s %s\n",
+                          q->too_long, e->m->context, CART_S(q->too_long), q->too_long_lines.data);
     return r;
 }
 
@@ -383,7 +384,7 @@ static int run_untrained(struct eval_run *e, const struct cart_cartridge *c, str
 static int same_start(const struct cart_cartridge *a, const struct cart_cartridge *b,
                       struct cart_err *err)
 {
-    static const char *const keys[] = {"init", "p", "frozen", "init_seed"};
+    static const char *const keys[] = {"init", "p", "frozen", "init_seed", "kernels", "precision"};
     const char *ta = json_string_value(json_object_get(a->metadata, "cart.recipe"));
     const char *tb = json_string_value(json_object_get(b->metadata, "cart.recipe"));
     json_t *ra = NULL, *rb = NULL;

@@ -1,6 +1,8 @@
 /* The evaluation as a table for people and as JSON for programs. */
 #include "study/eval.h"
 
+#include "base/log.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -77,8 +79,7 @@ static int add_legend(struct cart_buf *out, const struct cart_eval *e, struct ca
             out, err,
             "%zu question%s with wrong answers %s few: right is known to within about %.0f "
             "points. Judge by log p, and by the intervals.\n",
-            judged, judged == 1 ? "" : "s", judged == 1 ? "is" : "are",
-            about < 50.0 ? about : 50.0);
+            judged, CART_S(judged), judged == 1 ? "is" : "are", about < 50.0 ? about : 50.0);
     return r;
 }
 
@@ -109,11 +110,14 @@ static int add_differences(struct cart_buf *out, const char *arm, const char *ot
 int cart_eval_table(const struct cart_eval *e, struct cart_buf *out, struct cart_err *err)
 {
     int w = name_width(e), r;
-    r = cart_buf_addf(out, err, "%zu %s conversations, %zu supervised tokens", e->conversations,
-                      e->held_out ? "held-out" : "(none held out: all)", e->tokens);
+    r = cart_buf_addf(out, err, "%zu %s conversation%s, %zu supervised token%s", e->conversations,
+                      e->held_out ? "held-out" : "(none held out: all)", CART_S(e->conversations),
+                      e->tokens, CART_S(e->tokens));
     if (r == 0 && e->questions > 0)
-        r = cart_buf_addf(out, err, "; %zu questions: %zu within the first %zu tokens, %zu beyond",
-                          e->questions, e->within, e->opening, e->beyond);
+        r = cart_buf_addf(out, err,
+                          "; %zu question%s: %zu within the first %zu token%s, %zu beyond",
+                          e->questions, CART_S(e->questions), e->within, e->opening,
+                          CART_S(e->opening), e->beyond);
     if (r == 0 && e->unlocated > 0)
         r = cart_buf_addf(out, err, ", %zu with a quote that the corpus does not hold",
                           e->unlocated);

@@ -353,6 +353,8 @@ int cart_init_remake(struct cart_init *out, const struct cart_model *m, const js
         return r;
     if (strcmp(kind, "spread") != 0 && strcmp(kind, "corpus") != 0 && strcmp(kind, "random") != 0)
         return cart_err_set(err, CART_EMATCH, "its first rows came from a file (%.20s)", kind);
+    if ((r = cart_kernels_match(recipe, err)) < 0)
+        return cart_err_wrap(err, r, "its first rows");
     struct cart_init_options opt = {kind, (size_t)p, (size_t)frozen, seed, false};
     return cart_init_make(out, m, &opt, corpus, pool, NULL, 0, err);
 }

@@ -57,7 +57,8 @@ int cart_init_of_ids(struct cart_init *out, const struct cart_model *m, const ui
                      size_t p, size_t frozen, struct cart_pool *pool,
                      struct cart_err *err) CART_MUST_USE;
 
-/* The same rows again from the recipe of a cartridge; CART_EMATCH where the recipe needs a file. */
+/* The same rows again from the recipe of a cartridge; CART_EMATCH where the recipe needs a file, or
+ * kernels or a precision that are not selected. */
 int cart_init_remake(struct cart_init *out, const struct cart_model *m, const json_t *recipe,
                      const struct cart_corpus *corpus, struct cart_pool *pool,
                      struct cart_err *err) CART_MUST_USE;

@@ -9,4 +9,8 @@
  * NULL where they were NULL or memory ran out. */
 json_t *cart_kernels_mark(json_t *options) CART_MUST_USE;
 
+/* CART_EMATCH where options bear the mark of other kernels or another precision than the selected
+ * ones. */
+int cart_kernels_match(const json_t *options, struct cart_err *err) CART_MUST_USE;
+
 #endif

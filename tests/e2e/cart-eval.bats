@@ -141,6 +141,23 @@ arm() {
     cart_has out 'questions: 1 left out, beyond the context of 512: line 6'
 }
 
+@test "first rows of another precision or other kernels are not compared with, and that is said" {
+    cart_need_tool jq
+    cart-init -q -p 48 --precision bf16 -o b.safetensors c.tokens
+    cart-eval -c b.safetensors --json c.targets > out.json
+    cart_equal 'bare,whole text,text 48,b.safetensors' "$(jq -r '[.arms[].name] | join(",")' out.json)" students
+    cart-eval -c b.safetensors c.targets > out
+    cart_has out 'untrained: left out for b.safetensors: its first rows: precision: expected f32, found bf16'
+    # In its own precision it is what the recipe makes again, and no other stands for it.
+    cart-eval --precision bf16 -c b.safetensors --json c.targets > out.json
+    cart_equal "$(arm b.safetensors .kl)" "$(arm untrained .kl)" KL
+    cart-eval -c start.safetensors -c b.safetensors c.targets > out
+    cart_has out 'untrained: left out for b.safetensors'
+    cart-init -q -p 48 --kernels blas -o k.safetensors c.tokens
+    cart-eval -c k.safetensors c.targets > out
+    cart_has out 'untrained: left out for k.safetensors: its first rows: kernels: expected exact, found blas'
+}
+
 @test "a full disk is reported" {
     cart_must_fail 5 sh -c 'cart-eval c.targets > /dev/full'
     cart_must_fail 5 cart-eval -o /dev/full c.targets
@@ -153,5 +170,14 @@ arm() {
     grep -qE '^cart-eval: 5 students judged by 4 conversations and 4 questions: [0-9]+ tokens each; [0-9]+ tokens of' err
     grep -qE '^cart-eval: memory beside the model: about [0-9]+ MiB; disk: the report; time: about [0-9]+ s$' err
     cart_has err 'cart-eval: questions: the corpus does not hold the quote of 1: line 5'
+    # Nor does it open what it would write to: a pipe that nobody reads.
+    mkfifo pipe
+    timeout 60 cart-eval -q --dry-run -o pipe c.targets
+    # One of a thing is not many of it.
+    head -n 1 q.jsonl > one.jsonl
+    cart-eval --dry-run --questions one.jsonl c.targets 2> err
+    cart_has err ' conversations and 1 question: '
+    cart-eval --questions one.jsonl c.targets > out
+    cart_has out '; 1 question: 0 within the first 0 tokens, 1 beyond'
     cart_must_fail 3 cart-eval --dry-run c.tokens
 }
