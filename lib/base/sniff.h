@@ -33,7 +33,7 @@ enum cart_sniff {
 /* bytes: the first n of the file. */
 enum cart_sniff cart_sniff(const void *bytes, size_t n);
 
-/* "a GGUF file", "an empty file", ...: for "expected ..., found %s". */
+/* "a GGUF file", "plain text", ...: for "expected ..., found %s". */
 const char *cart_sniff_name(enum cart_sniff what);
 
 /* Reads up to CART_SNIFF_BYTES of fd, fewer only where the input ends; returns how many, or < 0.

@@ -10,7 +10,7 @@
 
 struct cart_comparison; /* the question and the ways of answering it so far */
 
-/* e, sampling and question (UTF-8, [n], terminated) are borrowed until free. */
+/* e and question (UTF-8, NUL-terminated) are borrowed until free; sampling is copied. */
 int cart_comparison_new(struct cart_comparison **out, struct cart_engine *e, const char *question,
                         const struct cart_sampling *sampling, size_t max_tokens,
                         struct cart_err *err) CART_MUST_USE;
