@@ -225,6 +225,13 @@ int cart_io_claim_fd(int fd, const char *name, struct cart_err *err)
     return 0;
 }
 
+bool cart_io_is_at(int fd, const char *path)
+{
+    struct stat have, named;
+    return fstat(fd, &have) == 0 && stat(path, &named) == 0 && named.st_dev == have.st_dev &&
+           named.st_ino == have.st_ino;
+}
+
 int cart_io_claim(int *fd, const char *path, struct cart_err *err)
 {
     for (;;) {

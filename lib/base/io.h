@@ -64,9 +64,11 @@ bool cart_io_beside(const char *a, const char *b);
  * kept, and locked until the descriptor is closed (duplicates included). CART_EAGAIN: another
  * process has it. The lock binds those who ask for it, on file systems that have locks. */
 int cart_io_claim(int *fd, const char *path, struct cart_err *err) CART_MUST_USE;
-/* The same of a file that is open already, before it is renamed to a claimed name: the claim goes
- * on without a gap. */
+/* The same of a file that is open already, before it is renamed to a claimed name: the claim goes on
+ * without a gap where the descriptor before it stays open until then. */
 int cart_io_claim_fd(int fd, const char *name, struct cart_err *err) CART_MUST_USE;
+/* Whether the name path is that of fd, and not of another file or of none. */
+bool cart_io_is_at(int fd, const char *path);
 
 /* A file without a name in the folder dir, to be written and read; it goes with its descriptor. */
 int cart_io_scratch(int *out, const char *dir, struct cart_err *err) CART_MUST_USE;

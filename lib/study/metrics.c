@@ -141,7 +141,8 @@ void cart_metrics_close(struct cart_metrics *m)
     if (m->out.fd > 0) {
         cart_output_abandon(&m->out);
     } else if (m->fd >= 0) {
-        (void)unlink(m->part.data);
+        if (cart_io_is_at(m->fd, m->part.data))
+            (void)unlink(m->part.data);
         (void)close(m->fd);
     }
     free(m->path);

@@ -124,16 +124,26 @@ static json_t *make_history(struct run *t, bool whole, struct cart_err *err)
     return history;
 }
 
-/* The file that is about to take the name of FILE.part takes over its claim. */
-static int pass_claim(struct run *t, const struct cart_output *out, struct cart_err *err)
+/* A second claim: of the file that is about to take the name of FILE.part. */
+static int claim_next(const struct run *t, const struct cart_output *out, int *claim,
+                      struct cart_err *err)
 {
     int r = cart_io_claim_fd(out->fd, t->part_path.data, err);
-    int fd = r < 0 ? -1 : fcntl(out->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    if (r < 0 || fd < 0)
-        return r < 0 ? r : cart_err_sys(err, "%s", t->part_path.data);
-    (void)close(t->claim);
-    t->claim = fd;
-    return 0;
+    if (r == 0 && (*claim = fcntl(out->fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)) < 0)
+        r = cart_err_sys(err, "%s", t->part_path.data);
+    return r;
+}
+
+/* Of two claims the one whose file has the name now is kept: until then, whoever opens the name
+ * finds it locked, before the renaming and after. */
+static void settle_claim(struct run *t, int claim)
+{
+    bool renamed = claim >= 0 && cart_io_is_at(claim, t->part_path.data);
+    int other = renamed ? t->claim : claim;
+    if (renamed)
+        t->claim = claim;
+    if (other >= 0)
+        (void)close(other);
 }
 
 /* The rows as they are, to FILE.part, or to FILE where the run is whole. */
@@ -142,6 +152,7 @@ static int save_cartridge(struct run *t, const char *path, bool whole, struct ca
     json_t *metadata = NULL;
     int64_t *draft = NULL;
     size_t n_draft = 0;
+    int claim = -1;
     struct cart_output out = {.fd = -1};
     const struct cart_corpus *corpus = cart_feed_corpus(t->feed);
     const struct cart_trainable *x = &t->init.rows;
@@ -162,11 +173,12 @@ static int save_cartridge(struct run *t, const char *path, bool whole, struct ca
         r = cart_cartridge_write(out.fd, path ? path : "standard output", t->m, x->parts,
                                  x->n_parts, x->frozen, metadata, draft, n_draft, err);
     if (r == 0 && !whole)
-        r = pass_claim(t, &out, err);
+        r = claim_next(t, &out, &claim, err);
     if (r == 0)
         r = cart_output_commit(&out, err);
     else
         cart_output_abandon(&out);
+    settle_claim(t, claim);
     free(draft);
     json_decref(metadata);
     json_decref(history);
@@ -442,13 +454,13 @@ static int prepare(struct run *t, const char *input, struct cart_err *err)
     return restore(t, err);
 }
 
-/* FILE.part stays where it holds rows that there is a state of. */
+/* FILE.part stays where it holds rows that there is a state of, or is another run's by now. */
 static void release_claim(struct run *t)
 {
     struct stat st;
     if (t->claim < 0)
         return;
-    if (fstat(t->claim, &st) == 0 && st.st_size == 0)
+    if (fstat(t->claim, &st) == 0 && st.st_size == 0 && cart_io_is_at(t->claim, t->part_path.data))
         (void)unlink(t->part_path.data);
     (void)close(t->claim);
 }

@@ -12,6 +12,7 @@
  *       kill-before    SIGKILL before the n-th change of a file
  *       kill-after     SIGKILL after it; a write has moved half by then
  *   CART_INJECT_COUNT  file that takes the number of points when main returns
+ *   CART_INJECT_SLOW   milliseconds that every fsync takes longer
  *   CART_INJECT_NAMED  set: no file without a name can be opened, as on file systems that lack them */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -19,6 +20,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -238,6 +240,9 @@ ssize_t writev(int fd, const struct iovec *v, int n)
 
 int fsync(int fd)
 {
+    const char *slow = getenv("CART_INJECT_SLOW");
+    if (slow)
+        (void)poll(NULL, 0, atoi(slow));
     CALL(CHANGE, fsync, fd);
 }
 

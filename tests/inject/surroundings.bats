@@ -197,3 +197,22 @@ whole_or_absent() {
         done
     done
 }
+
+@test "a slow disk lets no second run in while a state is saved" {
+    shim=${CART_BIN%/bin}/inject/shim.so
+    [ -x "$shim" ] || skip "machine: the library that injects faults is not built (sanitized builds have none)"
+    LD_PRELOAD=$shim CART_INJECT=io-fail:0 CART_INJECT_SLOW=400 \
+        cart-train -q -j 1 -p 48 --steps 2 --save-every 1 -o out "$IN/c.targets" &
+    pid=$!
+    until [ -e out.part ] || ! kill -0 $pid 2> /dev/null; do sleep 0.02; done
+    # FILE.part is empty until the first state has been saved, which takes several syncs; a second state follows.
+    tries=0
+    until [ -s out.part ]; do
+        cart_must_fail 6 cart-train -q -j 1 -p 48 --steps 1 -o out "$IN/c.targets"
+        tries=$((tries + 1))
+    done
+    cart_must_fail 6 cart-train -q -j 1 -p 48 --steps 1 -o out "$IN/c.targets"
+    [ $tries -gt 1 ]
+    wait $pid
+    nothing_but out
+}

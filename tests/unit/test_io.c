@@ -240,7 +240,11 @@ static void test_claim(void **state)
     assert_string_equal(err.msg, "p: another process is writing it");
     /* The claim goes over to what is renamed to the name. */
     assert_int_equal(cart_io_claim(&b, "q", &err), 0);
+    assert_true(cart_io_is_at(a, "p"));
     assert_int_equal(rename("q", "p"), 0);
+    assert_false(cart_io_is_at(a, "p"));
+    assert_true(cart_io_is_at(b, "p"));
+    assert_false(cart_io_is_at(b, "q"));
     close(a);
     assert_int_equal(cart_io_claim(&c, "p", &err), CART_EAGAIN);
     /* A name that became another is free. */
