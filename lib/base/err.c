@@ -108,6 +108,14 @@ size_t cart_utf8_length(const unsigned char *s, size_t n)
     return overlong || outside ? 0 : len;
 }
 
+bool cart_utf8_valid(const char *s, size_t n)
+{
+    for (size_t i = 0, step; i < n; i += step)
+        if ((step = cart_utf8_length((const unsigned char *)s + i, n - i)) == 0)
+            return false;
+    return true;
+}
+
 /* A control character would move the cursor of the terminal that shows the message: C0, DEL, and C1
  * as UTF-8. */
 static bool is_control(const unsigned char *s, size_t len)

@@ -13,12 +13,14 @@
 /* Text as JSON: as it is where it is UTF-8, else escaped. */
 static json_t *text_of(struct cart_gguf_str s)
 {
-    json_t *v = json_stringn(s.data, s.len);
     size_t cap = 4 * s.len + 1;
     char *shown;
+    json_t *v;
 
-    if (v != NULL || (shown = malloc(cap)) == NULL)
-        return v;
+    if (cart_utf8_valid(s.data, s.len))
+        return json_stringn_nocheck(s.data != NULL ? s.data : "", s.len);
+    if ((shown = malloc(cap)) == NULL)
+        return NULL;
     v = json_string(cart_err_escape(shown, cap, s.data, s.len));
     free(shown);
     return v;

@@ -76,7 +76,9 @@ static int join_heads(struct join *j, json_t **out, struct cart_err *err)
     for (size_t i = 1; i < j->n && r == 0; i++) {
         const json_t *other_head = cart_stream_head(j->in[i]);
         json_t *other = without_shard(other_head);
-        if (!json_equal(head, other) || is_sharded(other_head) != j->sharded)
+        if (other == NULL)
+            r = cart_err_memory(err, "HEAD", 0);
+        else if (!json_equal(head, other) || is_sharded(other_head) != j->sharded)
             r = cart_err_set(err, CART_EMATCH,
                              "%s: its HEAD differs from that of %s: not shards of one run",
                              cart_stream_name(j->in[i]), cart_stream_name(j->in[0]));

@@ -14,12 +14,8 @@ static int check_tensor(const struct cart_st_tensor *t, json_t *seen, struct car
         return cart_err_set(err, CART_EUSAGE, "tensor name '%s': not a name", t->name);
     if (json_object_get(seen, t->name) != NULL)
         return cart_err_set(err, CART_EUSAGE, "tensor %s: named twice", t->name);
-    for (size_t n = strlen(t->name), i = 0; i < n;) {
-        size_t step = cart_utf8_length((const unsigned char *)t->name + i, n - i);
-        if (step == 0)
-            return cart_err_set(err, CART_EUSAGE, "tensor name: not UTF-8");
-        i += step;
-    }
+    if (!cart_utf8_valid(t->name, strlen(t->name)))
+        return cart_err_set(err, CART_EUSAGE, "tensor name: not UTF-8");
     if (json_object_set_new(seen, t->name, json_true()) < 0)
         return cart_err_memory(err, "the tensor directory", 0);
     if (t->rank > CART_ST_MAX_RANK)
