@@ -187,8 +187,10 @@ static int sync_parent(const char *path, struct cart_err *err)
 bool cart_io_is_direct(const char *path)
 {
     struct stat st;
+    /* /dev/stdout names a descriptor, even where that is a regular file. */
     return !path || strcmp(path, "-") == 0 || path[0] == '\0' ||
-           (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
+           strncmp(path, "/dev/std", 8) == 0 || strncmp(path, "/dev/fd/", 8) == 0 ||
+           strncmp(path, "/proc/", 6) == 0 || (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
 }
 
 bool cart_io_beside(const char *a, const char *b)

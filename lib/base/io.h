@@ -50,7 +50,7 @@ int cart_output_commit(struct cart_output *out, struct cart_err *err) CART_MUST_
 void cart_output_abandon(struct cart_output *out);
 
 /* What is written directly, since there is no file to rename into place: standard output (path NULL
- * or "-"), a device, a FIFO, or the empty name. */
+ * or "-") and names of descriptors, a device, a FIFO, or the empty name. */
 bool cart_io_is_direct(const char *path);
 
 /* Whether two names are of one regular file, or would be: of names under which nothing stands, the

@@ -339,9 +339,21 @@ static void test_slurp_limit(void **state)
     unlink("f");
 }
 
+/* /dev/stdout is written through, never replaced, even where it is a regular file. */
+static void test_names_of_descriptors(void **state)
+{
+    (void)state;
+    assert_true(cart_io_is_direct("/dev/stdout"));
+    assert_true(cart_io_is_direct("/dev/fd/1"));
+    assert_true(cart_io_is_direct("/proc/self/fd/1"));
+    assert_true(cart_io_is_direct("/dev/null"));
+    assert_false(cart_io_is_direct("/dev/shm/no-such-file"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_names_of_descriptors),
         cmocka_unit_test(test_output),
         cmocka_unit_test(test_output_refused),
         cmocka_unit_test(test_output_devices),
