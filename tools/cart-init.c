@@ -42,6 +42,8 @@ static int save(const struct options *o, const struct cart_model *m, const struc
                                  draft, n_draft, err);
     if (r == 0)
         r = cart_output_commit(out, err);
+    if (r == 0)
+        cart_log_wrote(o->common.output, "%zu row%s", init->rows.p, CART_S(init->rows.p));
     free(draft);
     json_decref(metadata);
     json_decref(history);

@@ -202,14 +202,19 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
         cart_log(CART_LOG_NOTICE, "going on after %zu conversation%s", before, CART_S(before));
     r = teach(&w, &rec, more, err);
     cart_interrupt_release();
+    size_t all = w.stage.conversations, n = all - before; /* n: as rows and entries count */
+    bool kept = w.stage.part != NULL;
     if (r < 0) {
-        cart_stage_abandon(&w.stage, true); /* whatever is wrong, it is not what was done so far */
-        goto out;
-    }
-    size_t n = w.stage.conversations - before; /* as rows and entries count */
-    if ((r = cart_stage_commit(&w.stage, err)) == 0)
+        /* Whatever is wrong, it is not what was done so far. */
+        kept = cart_stage_abandon(&w.stage, true);
+    } else if ((r = cart_stage_commit(&w.stage, err)) == 0) {
         cart_log(CART_LOG_NOTICE, "%zu conversation%s, %zu row%s, %.1f entries a row", n, CART_S(n),
                  w.rows, CART_S(w.rows), w.rows > 0 ? (double)w.entries / (double)w.rows : 0.0);
+        cart_log_wrote(o->common.output, "%zu conversation%s", all, CART_S(all));
+    }
+    if (r < 0 && kept)
+        cart_log(CART_LOG_NOTICE, "%s.part holds %zu conversation%s: --resume goes on from it",
+                 o->common.output, all, CART_S(all));
 out:
     cart_teacher_free(w.teacher);
     cart_corpus_release(&w.corpus);

@@ -194,6 +194,9 @@ static int run(struct options *o, const char *const *inputs, size_t n, struct ca
     }
     if (r == 0 && !o->common.dry_run)
         r = cart_output_commit(&w.out, err);
+    if (r == 0 && !o->common.dry_run)
+        cart_log_wrote(o->common.output, "%zu document%s", cart_docs_stats(docs)->documents,
+                       CART_S(cart_docs_stats(docs)->documents));
 out:
     if (w.writer)
         cart_stream_abandon(w.writer);

@@ -15,6 +15,7 @@ struct options {
     struct cart_train_options train;
     const char *profile;
     struct cart_progress progress;
+    struct cart_train_plan plan;
     bool no_pack;
     int schedule, loss_norm;
     double kl_before;
@@ -25,6 +26,7 @@ struct options {
 static void on_plan(void *ctx, const struct cart_train_plan *p)
 {
     struct options *o = ctx;
+    o->plan = *p;
     if (!o->common.dry_run) {
         cart_log(CART_LOG_INFO,
                  "p %zu (%zu frozen), %llu steps of %zu conversations, warm-up %llu, %zu held out",
@@ -94,6 +96,13 @@ static void on_notice(void *ctx, const char *text)
     cart_log(CART_LOG_WARNING, "%s", text);
 }
 
+static void on_saved(void *ctx, uint64_t step, const char *path)
+{
+    (void)ctx;
+    cart_log(CART_LOG_NOTICE, "%s holds the state after step %llu: --resume goes on from it", path,
+             (unsigned long long)step);
+}
+
 /* The folder of a path, for the spool: the same disk as the result. */
 static int folder_of(struct cart_buf *b, const char *path, struct cart_err *err)
 {
@@ -112,7 +121,7 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_pool *pool = NULL;
     struct cart_buf folder = CART_BUF_INIT;
     struct cart_model_options mo = {o->profile};
-    struct cart_train_watch watch = {o, on_plan, on_step, on_evaluation, on_notice};
+    struct cart_train_watch watch = {o, on_plan, on_step, on_evaluation, on_notice, on_saved};
     int r;
     if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                  (enum cart_precision)o->common.precision, err)) < 0 ||
@@ -124,6 +133,11 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     cart_interrupt_install();
     r = cart_train_run(m, input, &o->train, &watch, pool, err);
     cart_progress_end(&o->progress);
+    if (r == 0 && !o->common.dry_run) {
+        cart_log_wrote(o->train.output, "%zu row%s after %llu step%s", o->plan.p, CART_S(o->plan.p),
+                       (unsigned long long)o->plan.steps, CART_S(o->plan.steps));
+        cart_log_wrote(o->train.metrics, "losses and rates");
+    }
 out:
     cart_buf_release(&folder);
     cart_pool_free(pool);

@@ -271,8 +271,11 @@ static int run(const struct options *o, const char *const *paths, size_t n, stru
     else
         r = list_all(o, paths, n, out.fd, name, err);
     if (r == 0)
-        return cart_output_commit(&out, err);
-    cart_output_abandon(&out);
+        r = cart_output_commit(&out, err);
+    else
+        cart_output_abandon(&out);
+    if (r == 0)
+        cart_log_wrote(o->common.output, "%zu file%s read", n, CART_S(n));
     return r;
 }
 

@@ -288,3 +288,50 @@ int cart_json_array(const json_t *obj, const char *key, json_t **out, const char
     *out = v;
     return 0;
 }
+
+static int add_difference(const char *key, const json_t *saved, const json_t *asked,
+                          struct cart_buf *why, struct cart_err *err)
+{
+    struct cart_buf a = CART_BUF_INIT, b = CART_BUF_INIT;
+    int r = 0;
+    if ((!saved || (r = cart_json_dump(saved, &a, err)) == 0) &&
+        (!asked || (r = cart_json_dump(asked, &b, err)) == 0))
+        r = cart_buf_addf(why, err, "%s: saved with %.120s, asked for %.120s", key, saved ? a.data : "none",
+                          asked ? b.data : "none");
+    cart_buf_release(&a);
+    cart_buf_release(&b);
+    return r < 0 ? r : 1;
+}
+
+static int difference(const char *key, const json_t *saved, const json_t *asked,
+                      struct cart_buf *why, struct cart_err *err)
+{
+    const char *k;
+    json_t *v;
+    int r = 0;
+    if (json_equal(saved, asked))
+        return 0;
+    if (json_is_object(saved) && json_is_object(asked)) {
+        json_object_foreach((json_t *)(uintptr_t)asked, k, v) {
+            if (r == 0)
+                r = difference(k, json_object_get(saved, k), v, why, err);
+        }
+        json_object_foreach((json_t *)(uintptr_t)saved, k, v) {
+            if (r == 0 && !json_object_get(asked, k))
+                r = add_difference(k, v, NULL, why, err);
+        }
+        return r;
+    }
+    if (json_is_array(saved) && json_array_size(saved) == json_array_size(asked)) {
+        for (size_t i = 0; i < json_array_size(saved) && r == 0; i++)
+            r = difference(key, json_array_get(saved, i), json_array_get(asked, i), why, err);
+        return r;
+    }
+    return add_difference(key, saved, asked, why, err);
+}
+
+int cart_json_difference(const json_t *saved, const json_t *asked, struct cart_buf *why,
+                         struct cart_err *err)
+{
+    return difference("value", saved, asked, why, err);
+}

@@ -41,6 +41,11 @@ int cart_json_object(const json_t *obj, const char *key, json_t **out, const cha
 int cart_json_array(const json_t *obj, const char *key, json_t **out, const char *what,
                     struct cart_err *err) CART_MUST_USE;
 
+/* The first difference of two values, as "KEY: saved with VALUE, asked for VALUE" appended to why; KEY is the
+ * innermost one, long values are cut. 1: there is one; 0: they are equal. */
+int cart_json_difference(const json_t *saved, const json_t *asked, struct cart_buf *why,
+                         struct cart_err *err) CART_MUST_USE;
+
 /* A value as a message says what it found: a whole number, a short string, else its type; "nothing"
  * for NULL. Returns out. */
 const char *cart_json_found(const json_t *v, char out[48]);

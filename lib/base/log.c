@@ -2,11 +2,13 @@
 #include "base/log.h"
 
 #include "base/clock.h"
+#include "base/io.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define PROGRESS_TERMINAL_SECONDS (1.0 / 6)
@@ -64,6 +66,25 @@ static void on_short_map(int sig)
 void cart_log_short_maps(void)
 {
     signal(SIGBUS, on_short_map);
+}
+
+void cart_log_wrote(const char *path, const char *fmt, ...)
+{
+    char words[256];
+    struct stat st;
+    if (cart_io_is_direct(path) || stat(path, &st) < 0)
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(words, sizeof words, fmt, ap);
+    va_end(ap);
+    const char *const units[] = {"bytes", "KiB", "MiB", "GiB"};
+    double size = (double)st.st_size;
+    size_t u = 0;
+    for (; size >= 1024.0 && u + 1 < CART_COUNTOF(units); u++)
+        size /= 1024.0;
+    cart_log(CART_LOG_NOTICE, "wrote %s, %.*f %s%s%s", path, u > 0, size, units[u],
+             words[0] ? ": " : "", words);
 }
 
 void cart_progress_start(struct cart_progress *p, enum cart_progress_mode mode, const char *noun,

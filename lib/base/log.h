@@ -24,6 +24,10 @@ const char *cart_log_program(void);
 void cart_log_short_maps(void);
 void cart_log(enum cart_log_level level, const char *fmt, ...) CART_PRINTF(2, 3);
 
+/* What a tool that is done says of the file that it wrote: "wrote FILE, 1.2 MiB: WORDS". Nothing where
+ * path is no file. */
+void cart_log_wrote(const char *path, const char *fmt, ...) CART_PRINTF(2, 3);
+
 enum cart_progress_mode { CART_PROGRESS_AUTO, CART_PROGRESS_ALWAYS, CART_PROGRESS_NEVER };
 
 /* A progress line: at most 6 a second on a terminal (rewritten in place), with rate and time left;

@@ -212,6 +212,24 @@ static int replay(struct cart_stream_writer *w, struct cart_stream_reader *reade
     return r < 0 && !reader->damaged && !reader->ended ? r : 0;
 }
 
+/* head: the text of the HEAD that was asked for. */
+static int other_head(const struct cart_stream_writer *w, const struct cart_stream_reader *reader,
+                      const struct cart_buf *head, struct cart_err *err)
+{
+    struct cart_buf why = CART_BUF_INIT;
+    json_t *asked = NULL;
+    int r = cart_json_parse(&asked, head->data, head->len, w->name, err);
+
+    if (r == 0)
+        r = cart_json_difference(cart_stream_head(reader), asked, &why, err);
+    if (r >= 0)
+        r = cart_err_set(err, CART_EMATCH, "%s: it was begun with other inputs or options: %s",
+                         w->name, r == 1 ? why.data : "its HEAD has another form");
+    json_decref(asked);
+    cart_buf_release(&why);
+    return r;
+}
+
 static int reopen(struct cart_stream_writer *w, const struct cart_buf *head,
                   cart_stream_replay_fn *fn, void *ctx, uint64_t *keep, struct cart_err *err)
 {
@@ -226,9 +244,7 @@ static int reopen(struct cart_stream_writer *w, const struct cart_buf *head,
         return cart_err_set(err, r, "%s", why.msg);
     if (reader->head_bytes.len != head->len ||
         memcmp(reader->head_bytes.data, head->data, head->len) != 0)
-        r = cart_err_set(err, CART_EMATCH,
-                         "%s: it was begun with other inputs or options: its HEAD differs",
-                         w->name);
+        r = other_head(w, reader, head, err);
     else
         r = replay(w, reader, fn, ctx, keep, err);
     cart_stream_close(reader);

@@ -117,15 +117,19 @@ int cart_stage_commit(struct cart_stage *s, struct cart_err *err)
     return r;
 }
 
-void cart_stage_abandon(struct cart_stage *s, bool keep)
+bool cart_stage_abandon(struct cart_stage *s, bool keep)
 {
+    bool part = s->path != NULL && s->fd >= 0;
+    bool stays = part && keep && (s->resumed || s->conversations > 0);
+
     if (s->w != NULL)
         cart_stream_abandon(s->w);
     if (s->path == NULL)
         cart_output_abandon(&s->out);
-    else if (s->fd >= 0 && !(keep && (s->resumed || s->conversations > 0)))
-        unlink(s->part);
-    else if (s->fd >= 0)
+    else if (stays)
         fsync(s->fd);
+    else if (part)
+        unlink(s->part);
     release(s);
+    return stays;
 }

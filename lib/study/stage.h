@@ -38,8 +38,8 @@ int cart_stage_write(struct cart_stage *s, const struct cart_conversation *c,
 /* END, fsync, rename. Releases s, also on failure (FILE.part then stays). */
 int cart_stage_commit(struct cart_stage *s, struct cart_err *err) CART_MUST_USE;
 
-/* No END. FILE.part stays if keep and it holds a conversation or was there before. Safe on a zeroed
- * or released stage. */
-void cart_stage_abandon(struct cart_stage *s, bool keep);
+/* No END. FILE.part stays if keep and it holds a conversation or was there before: true. Safe on a
+ * zeroed or released stage. */
+bool cart_stage_abandon(struct cart_stage *s, bool keep);
 
 #endif

@@ -189,8 +189,6 @@ static int save_cartridge(struct run *t, const char *path, bool whole, struct ca
  * them meanwhile. */
 static int save_state(struct run *t, struct cart_err *err)
 {
-    if (!t->saves)
-        return 0;
     struct cart_train_state state = {.step = t->step, .metrics = *cart_metrics_lines(t->metrics)};
     cart_feed_tell(t->feed, &state.mark);
     int r = cart_train_state_save(t->state_path.data, &t->init.rows, &state, t->identity, err);
@@ -555,12 +553,14 @@ int cart_train_run(const struct cart_model *m, const char *input,
     cart_interrupt_release();
     if (r == 0)
         r = publish(&t, err);
-    if (r < 0 && t.step > 0) {
+    if (r < 0 && t.step > 0 && t.saves) {
         /* Whatever stopped the run, what is done so far is worth keeping; the first failure is the
          * one to report. */
         struct cart_err late = {0};
         if (save_state(&t, &late) < 0)
             watch->notice(watch->ctx, late.msg);
+        else
+            watch->saved(watch->ctx, t.step, t.state_path.data);
     }
 out:
     release(&t);

@@ -53,6 +53,8 @@ struct cart_train_watch {
     void (*step)(void *ctx, const struct cart_train_report *report);
     void (*evaluation)(void *ctx, const struct cart_train_report *report);
     void (*notice)(void *ctx, const char *text); /* a warning for people */
+    /* The run ends early: --resume goes on after step from the file path. */
+    void (*saved)(void *ctx, uint64_t step, const char *path);
 };
 
 /* input: the target stream, or "-". CART_EAGAIN: a signal asked to stop (cart_interrupted) and the

@@ -72,47 +72,14 @@ int cart_train_state_save(const char *path, const struct cart_trainable *t,
     return r;
 }
 
-/* Both sides of a key as text, for the message. */
-static int differs(const char *key, const json_t *now, const json_t *then, struct cart_err *err)
-{
-    struct cart_buf a = CART_BUF_INIT, b = CART_BUF_INIT;
-    int r = 0;
-    if ((now && (r = cart_json_dump(now, &a, err)) < 0) ||
-        (then && (r = cart_json_dump(then, &b, err)) < 0))
-        goto out;
-    r = cart_err_set(err, CART_EMATCH,
-                     "the saved state is of another run: %s: saved with %.120s, asked for %.120s",
-                     key, then ? b.data : "none", now ? a.data : "none");
-out:
-    cart_buf_release(&a);
-    cart_buf_release(&b);
-    return r;
-}
-
 static int match_identity(const json_t *now, const json_t *then, struct cart_err *err)
 {
-    const char *key;
-    json_t *value;
-    void *at;
-    for (at = json_object_iter((json_t *)now); at; at = json_object_iter_next((json_t *)now, at)) {
-        key = json_object_iter_key(at);
-        value = json_object_iter_value(at);
-        const json_t *old = json_object_get(then, key);
-        if (json_is_object(value) && json_is_object(old)) {
-            int r = match_identity(value, old, err);
-            if (r < 0)
-                return r;
-        } else if (!json_equal(value, old)) {
-            return differs(key, value, old, err);
-        }
-    }
-    for (at = json_object_iter((json_t *)then); at;
-         at = json_object_iter_next((json_t *)then, at)) {
-        key = json_object_iter_key(at);
-        if (!json_object_get(now, key))
-            return differs(key, NULL, json_object_iter_value(at), err);
-    }
-    return 0;
+    struct cart_buf why = CART_BUF_INIT;
+    int r = cart_json_difference(then, now, &why, err);
+    if (r == 1)
+        r = cart_err_set(err, CART_EMATCH, "the saved state is of another run: %s", why.data);
+    cart_buf_release(&why);
+    return r;
 }
 
 static int get_number(const json_t *metadata, const char *key, uint64_t *out, struct cart_err *err)

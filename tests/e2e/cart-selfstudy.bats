@@ -100,7 +100,7 @@ records() {
     opts="-n 60 --held-out 3 --chunk 16:32 --max-q 24 --max-a 40 --seed 5 --gen-batch 2"
     study -o whole.conv corpus.tokens
     # shellcheck disable=SC2086
-    cart-selfstudy -q $opts -o part.conv corpus.tokens &
+    cart-selfstudy $opts -o part.conv corpus.tokens 2> said &
     pid=$!
     sleep 0.15
     kill -9 $pid 2>/dev/null || true
@@ -113,7 +113,7 @@ records() {
 @test "stopped by TERM: dies by the signal, keeps FILE.part, publishes nothing" {
     opts="-n 4000 --held-out 3 --chunk 16:32 --max-q 24 --max-a 40 --seed 5 --gen-batch 2"
     # shellcheck disable=SC2086
-    cart-selfstudy -q $opts -o part.conv corpus.tokens &
+    cart-selfstudy $opts -o part.conv corpus.tokens 2> said &
     pid=$!
     for _ in $(seq 100); do
         [ -s part.conv.part ] && [ "$(stat -c %s part.conv.part)" -gt 8000 ] && break
@@ -125,7 +125,11 @@ records() {
     cart_equal 143 $status
     [ ! -e part.conv ]
     [ -s part.conv.part ]
-    cart_must_fail 4 cart-selfstudy -q -n 5 --chunk 16:32 --max-q 10 --max-a 12 --resume -o part.conv corpus.tokens
+    grep -qE '^cart-selfstudy: part.conv.part holds [0-9]+ conversations?: --resume goes on from it$' said
+    cart_must_fail 4 cart-selfstudy -q -n 5 --chunk 16:32 --max-q 24 --max-a 40 --seed 5 --resume -o part.conv corpus.tokens 2> said
+    cart_has said 'it was begun with other inputs or options: '
+    cart_must_fail 4 cart-selfstudy -q ${opts/--max-a 40/--max-a 41} --resume -o part.conv corpus.tokens 2> said
+    cart_equal 'cart-selfstudy: part.conv.part: it was begun with other inputs or options: max_a: saved 40, asked 41' "$(cat said)"
 }
 
 @test "text that spells control tokens stays text" {

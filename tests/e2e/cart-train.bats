@@ -96,13 +96,14 @@ setup() {
 
 @test "TERM saves a state and ends by the signal; the run goes on from it" {
     cart-train -q -p 48 --steps 300 -o whole c.targets
-    cart-train -q -p 48 --steps 300 --save-every 1 -o r c.targets &
+    cart-train -p 48 --steps 300 --save-every 1 -o r c.targets 2> words &
     pid=$!
     until [ -e r.optimizer.safetensors ] || ! kill -0 $pid 2> /dev/null; do :; done
     kill -TERM $pid
     status=0
     wait $pid || status=$?
     cart_equal 143 $status status
+    grep -qE '^cart-train: r.optimizer.safetensors holds the state after step [0-9]+: --resume goes on from it$' words
     [ -e r.part ]
     [ -e r.optimizer.safetensors ]
     [ ! -e r ]

@@ -182,3 +182,26 @@ EOF
     CART_TRACE=/dev/full cart-tokenize -o tokens input 2> words
     cart_has words 'CART_TRACE: /dev/full: writing: No space left on device'
 }
+
+@test "what was written is said in one line, but not with -q and not of a pipe" {
+    cart_tiny llama_tied
+    seq 200 > input
+    cart-tokenize -o tokens input 2> words
+    grep -qE '^cart-tokenize: wrote tokens, [0-9.]+ (bytes|KiB): 1 document$' words
+    cart-selfstudy -n 5 --held-out 0 --chunk 8:16 --max-q 8 --max-a 8 -o conv tokens 2> words
+    grep -qE '^cart-selfstudy: wrote conv, [0-9.]+ KiB: [0-9] conversations?$' words
+    cart-teacher -o targets conv 2> words
+    grep -qE '^cart-teacher: wrote targets, [0-9.]+ KiB: [0-9] conversations?$' words
+    cart-train -p 20 --steps 2 --metrics m.jsonl -o c targets 2> words
+    grep -qE '^cart-train: wrote c, [0-9.]+ KiB: 20 rows after 2 steps$' words
+    grep -qE '^cart-train: wrote m.jsonl, [0-9.]+ bytes: losses and rates$' words
+    cart-init -p 20 -o i tokens 2> words
+    grep -qE '^cart-init: wrote i, [0-9.]+ KiB: 20 rows$' words
+    cart-eval -c c -o report targets 2> words
+    grep -qE '^cart-eval: wrote report, [0-9.]+ (bytes|KiB): [0-9] students$' words
+    cart-view -o listing targets 2> words
+    grep -qE '^cart-view: wrote listing, [0-9.]+ KiB: 1 file read$' words
+    cart-view -q -o listing targets 2> words
+    cart-view targets 2>> words > listing
+    cart_equal '' "$(cat words)" words
+}

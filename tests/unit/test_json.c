@@ -228,13 +228,41 @@ static void test_as_jansson(void **state)
     assert_in_range(accepted, 1000, 90000);
 }
 
+static void test_difference(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *saved, *asked, *why;
+    } cases[] = {
+        {"{\"a\":1,\"b\":[1,{\"c\":2}]}", "{\"b\":[1,{\"c\":2}],\"a\":1}", NULL},
+        {"{\"lr\":0.02}", "{\"lr\":0.01}", "lr: saved with 0.02, asked for 0.01"},
+        {"{\"a\":{\"b\":[1,{\"c\":2}]}}", "{\"a\":{\"b\":[1,{\"c\":\"x\"}]}}",
+         "c: saved with 2, asked for \"x\""},
+        {"{\"a\":1}", "{}", "a: saved with 1, asked for none"},
+        {"{}", "{\"a\":null}", "a: saved with none, asked for null"},
+        {"{\"a\":[1]}", "{\"a\":[1,2]}", "a: saved with [1], asked for [1,2]"},
+    };
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
+        struct cart_buf why = CART_BUF_INIT;
+        json_t *a = NULL, *b = NULL;
+        assert_int_equal(cart_json_parse(&a, cases[i].saved, strlen(cases[i].saved), "", NULL), 0);
+        assert_int_equal(cart_json_parse(&b, cases[i].asked, strlen(cases[i].asked), "", NULL), 0);
+        assert_int_equal(cart_json_difference(a, b, &why, NULL), cases[i].why != NULL);
+        if (cases[i].why)
+            assert_string_equal(why.data, cases[i].why);
+        json_decref(a);
+        json_decref(b);
+        cart_buf_release(&why);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_refused),    cmocka_unit_test(test_depth),
         cmocka_unit_test(test_canonical),  cmocka_unit_test(test_reals_are_exact),
         cmocka_unit_test(test_lookups),    cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_as_jansson),
+        cmocka_unit_test(test_as_jansson), cmocka_unit_test(test_difference),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
