@@ -296,8 +296,8 @@ static int add_difference(const char *key, const json_t *saved, const json_t *as
     int r = 0;
     if ((!saved || (r = cart_json_dump(saved, &a, err)) == 0) &&
         (!asked || (r = cart_json_dump(asked, &b, err)) == 0))
-        r = cart_buf_addf(why, err, "%s: saved with %.120s, asked for %.120s", key, saved ? a.data : "none",
-                          asked ? b.data : "none");
+        r = cart_buf_addf(why, err, "%s: saved with %.120s, asked for %.120s", key,
+                          saved ? a.data : "none", asked ? b.data : "none");
     cart_buf_release(&a);
     cart_buf_release(&b);
     return r < 0 ? r : 1;

@@ -61,7 +61,7 @@ records() {
     done
     head -c $((size / 2)) x.targets >y.targets.part
     cart_must_fail 4 cart-teacher -q --resume --mass 0.5 -o y.targets x.conv 2>log
-    cart_has log 'mass: saved 0.99, asked 0.5'
+    cart_has log 'mass: saved with 0.99, asked for 0.5'
     [ -e y.targets.part ]
 }
 
