@@ -6,7 +6,8 @@
  *
  * A forward tile is 6 x 4: 24 accumulators, six rows of x, one of W. The register of W passes
  * through an empty asm, so that gcc keeps it in a register and does not fold its load into each of
- * the six instructions that use it. */
+ * the six instructions that use it.
+ * One fragment of code, not an interface: all its tiles share one chain and one cell. */
 #ifndef CART_TENSOR_MATMUL_AVX512_IMPL_H
 #define CART_TENSOR_MATMUL_AVX512_IMPL_H
 #ifdef __AVX512F__
