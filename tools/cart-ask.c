@@ -141,7 +141,8 @@ static int answer(struct cart_dialogue *d, const struct options *o, const char *
     if (r < 0 || (r = print_text(NULL, "\n", 1, err)) < 0)
         return r;
     if (a.finish == CART_FINISH_LENGTH)
-        cart_log(CART_LOG_INFO, "the answer was cut after %zu tokens", a.tokens);
+        cart_log(CART_LOG_NOTICE, "the answer was cut after %zu tokens: --max-tokens allows more",
+                 a.tokens);
     cart_comparison_figures(&a, figures, sizeof figures);
     cart_log(CART_LOG_INFO, "%s", figures);
     return 0;

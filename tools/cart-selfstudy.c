@@ -205,32 +205,28 @@ static int dry_run(struct work *w, struct cart_err *err)
     double spoken = 0; /* conversations that are decoded */
     double chunks = 0;
     int r = cart_estimate_rates(w->e, o->study.gen_batch, &rates, err);
-    /* A document or the corpus is read once, however many conversations see it. */
-    bool *seen = r < 0 ? NULL : calloc(w->corpus.n_docs + 1, sizeof *seen);
+    struct cart_contexts contexts = {0};
 
-    if (!seen)
-        return r < 0 ? r : cart_err_memory(err, "documents", w->corpus.n_docs);
+    if (r < 0 || (r = cart_contexts_init(&contexts, &w->corpus, err)) < 0)
+        return r;
     for (uint64_t i = o->first; i < o->end; i++) {
         struct cart_plan_item item;
         cart_plan_at(w->plan, i, &item);
         spoken += item.seed != CART_SEED_RECITE;
         if (item.seed == CART_SEED_RECITE)
             continue;
-        size_t of = item.context == CART_CONTEXT_DOCUMENT ? item.doc : w->corpus.n_docs;
         chunks += (double)(item.chunk.end - item.chunk.first);
-        if (item.context != CART_CONTEXT_CHUNK && !seen[of])
-            chunks += (double)(item.context == CART_CONTEXT_CORPUS
-                                   ? w->corpus.tokens
-                                   : item.context_span.end - item.context_span.first);
-        seen[of] = seen[of] || item.context != CART_CONTEXT_CHUNK;
+        cart_contexts_add(&contexts, item.context, item.doc, item.context_span);
     }
-    free(seen);
+    chunks += (double)contexts.kept;
+    size_t cache = cart_contexts_bytes(&contexts, w->m, o->cache);
+    cart_contexts_release(&contexts);
     double read = chunks + spoken * (80 + (double)p->max_q);
     double written = spoken * 0.6 * (double)(p->max_q + p->max_a);
     cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
              (double)(cart_selfstudy_bytes(w->m, &o->study) +
                       cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
-                      cart_kv_tail_bytes(w->m, o->study.gen_batch * p->chunk_max) + o->cache) /
+                      cart_kv_tail_bytes(w->m, o->study.gen_batch * p->chunk_max) + cache) /
                  1048576.0);
     cart_log(CART_LOG_NOTICE,
              "disk: about %.1f MiB; time: about %.0f s (%.0f conversations, %.0f of them decoded; "

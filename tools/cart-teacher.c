@@ -96,11 +96,10 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
     size_t ids = 0;
     size_t rows = 0;
     int s;
-    /* A document or the corpus is read once, however many conversations see it. */
-    bool *seen = calloc(w->corpus.n_docs + 1, sizeof *seen);
+    struct cart_contexts contexts;
 
-    if (!seen)
-        return cart_err_memory(err, "documents", w->corpus.n_docs);
+    if ((s = cart_contexts_init(&contexts, &w->corpus, err)) < 0)
+        return s;
     cart_conversation_init(&c);
     for (; r > 0; r = cart_stream_read(w->in, rec, err)) {
         if ((s = cart_conversation_parse(&c, rec, w->m->V, &w->corpus, cart_stream_name(w->in),
@@ -111,15 +110,15 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
         }
         n++;
         ids += c.T;
-        size_t of = c.context == CART_CONTEXT_DOCUMENT ? c.doc : w->corpus.n_docs;
-        if (c.context == CART_CONTEXT_CHUNK || !seen[of])
-            ids += c.context == CART_CONTEXT_CORPUS ? w->corpus.tokens
-                                                    : c.context_span.end - c.context_span.first;
-        seen[of] = seen[of] || c.context != CART_CONTEXT_CHUNK;
+        if (c.context == CART_CONTEXT_CHUNK)
+            ids += c.context_span.end - c.context_span.first;
+        cart_contexts_add(&contexts, c.context, c.doc, c.context_span);
         rows += cart_conversation_supervised(&c);
     }
     cart_conversation_release(&c);
-    free(seen);
+    ids += contexts.kept;
+    size_t cache = cart_contexts_bytes(&contexts, w->m, w->o->cache);
+    cart_contexts_release(&contexts);
     if (r < 0 || (r = cart_estimate_rates(w->e, 1, &rates, err)) < 0)
         return r;
     cart_log(CART_LOG_NOTICE, "%zu conversation%s, %zu supervised token%s", n, CART_S(n), rows,
@@ -127,7 +126,7 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
     cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
              (double)(cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
                       cart_kv_tail_bytes(w->m, CART_TEACHER_ROWS + CART_TEACHER_BATCH * 256) +
-                      w->o->cache) /
+                      cache) /
                  1048576.0);
     cart_log(CART_LOG_NOTICE, "disk: about %.1f MiB; time: about %.0f s",
              (double)(n * 1500 + ids * 4 + rows * 90) / 1048576.0, (double)ids / rates.prefill);

@@ -228,7 +228,11 @@ struct walk {
 static int unknown(const struct walk *w, const char *name, size_t len, struct cart_err *err)
 {
     char shown[80];
+    const char *meant = len > 2 ? cart_opt_nearest(w->table, w->n, name + 2, len - 2) : NULL;
     cart_err_escape(shown, sizeof shown, name, len);
+    if (meant)
+        return cart_err_set(err, CART_EUSAGE, "unknown option %s: did you mean --%s? See %s -h",
+                            shown, meant, w->tool->name);
     return cart_err_set(err, CART_EUSAGE, "unknown option %s: see %s -h", shown, w->tool->name);
 }
 

@@ -9,6 +9,49 @@
 #define HELP_WIDTH 80
 #define HELP_COLUMN 26
 
+#define NAME_MOST 48
+
+/* Letters to insert, delete or replace between a [n] and b; 255 where one is too long to tell. */
+static size_t distance(const char *a, size_t n, const char *b)
+{
+    size_t m = strlen(b), row[NAME_MOST + 1];
+    if (n > NAME_MOST || m > NAME_MOST)
+        return 255;
+    for (size_t j = 0; j <= m; j++)
+        row[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        size_t corner = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t best = corner + (a[i - 1] != b[j - 1]);
+            corner = row[j];
+            if (row[j] + 1 < best)
+                best = row[j] + 1;
+            if (row[j - 1] + 1 < best)
+                best = row[j - 1] + 1;
+            row[j] = best;
+        }
+    }
+    return row[m];
+}
+
+const char *cart_opt_nearest(const struct cart_opt *table, size_t n, const char *name, size_t len)
+{
+    const char *nearest = NULL;
+    size_t least = len / 3 < 2 ? len / 3 + 1 : 3; /* only what is nearer */
+    for (size_t i = 0; i < n; i++) {
+        const char *known = table[i].long_name;
+        size_t d = distance(name, len, known);
+        if (d > 1 && len >= 3 && strncmp(known, name, len) == 0)
+            d = 1;
+        if (d < least) {
+            least = d;
+            nearest = known;
+        }
+    }
+    return nearest;
+}
+
 /* Prints one bracketed word group, on a new line where it would cross the right margin. */
 static void put_group(const char *group, size_t indent, size_t *column)
 {

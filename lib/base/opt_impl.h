@@ -13,6 +13,10 @@ enum { CART_OPT_UNIVERSAL = 4 };
 int cart_opt_check_files(const struct cart_opt *table, size_t n, char *const *operands,
                          size_t n_operands, struct cart_err *err) CART_MUST_USE;
 
+/* The long name in the table that a mistyped name [len], without its dashes, most likely meant: at
+ * most two letters from it, and a third of it, or what it begins. NULL: none is near. */
+const char *cart_opt_nearest(const struct cart_opt *table, size_t n, const char *name, size_t len);
+
 void cart_opt_print_help(const struct cart_tool *tool, const struct cart_opt *table, size_t n);
 void cart_opt_print_version(const struct cart_tool *tool);
 

@@ -71,3 +71,35 @@ out:
     free(ids);
     return r;
 }
+
+int cart_contexts_init(struct cart_contexts *c, const struct cart_corpus *corpus,
+                       struct cart_err *err)
+{
+    *c = (struct cart_contexts){.corpus = corpus};
+    c->seen = calloc(corpus->n_docs + 1, sizeof *c->seen);
+    return c->seen ? 0 : cart_err_memory(err, "documents", corpus->n_docs);
+}
+
+void cart_contexts_release(struct cart_contexts *c)
+{
+    free(c->seen);
+    c->seen = NULL;
+}
+
+void cart_contexts_add(struct cart_contexts *c, enum cart_context_kind context, size_t doc,
+                       struct cart_range span)
+{
+    size_t of = context == CART_CONTEXT_DOCUMENT ? doc : c->corpus->n_docs;
+
+    if (context == CART_CONTEXT_CHUNK || c->seen[of])
+        return;
+    c->seen[of] = true;
+    c->kept += context == CART_CONTEXT_CORPUS ? c->corpus->tokens : span.end - span.first;
+}
+
+size_t cart_contexts_bytes(const struct cart_contexts *c, const struct cart_model *m, size_t limit)
+{
+    size_t rows = cart_kv_tail_bytes(m, c->kept);
+
+    return rows < limit ? rows : limit;
+}

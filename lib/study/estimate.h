@@ -4,6 +4,8 @@
 #define CART_STUDY_ESTIMATE_H
 
 #include "engine/engine.h"
+#include "study/conversation.h"
+#include "study/corpus.h"
 
 struct cart_rates {
     double prefill; /* tokens a second, one stream */
@@ -14,5 +16,21 @@ struct cart_rates {
  * decode steps of `streams` streams behind it. Takes about a second on the models of the demo. */
 int cart_estimate_rates(struct cart_engine *e, size_t streams, struct cart_rates *out,
                         struct cart_err *err) CART_MUST_USE;
+
+/* Contexts of conversations: a document or the corpus is read once and its rows stay in the cache,
+ * however many conversations see it; a chunk is read for each. */
+struct cart_contexts {
+    const struct cart_corpus *corpus;
+    bool *seen;  /* [n_docs + 1], the last of the corpus */
+    size_t kept; /* tokens of documents and the corpus, each once */
+};
+int cart_contexts_init(struct cart_contexts *c, const struct cart_corpus *corpus,
+                       struct cart_err *err) CART_MUST_USE;
+void cart_contexts_release(struct cart_contexts *c);
+/* One more conversation. */
+void cart_contexts_add(struct cart_contexts *c, enum cart_context_kind context, size_t doc,
+                       struct cart_range span);
+/* Bytes of their rows in a cache that may take limit. */
+size_t cart_contexts_bytes(const struct cart_contexts *c, const struct cart_model *m, size_t limit);
 
 #endif

@@ -122,11 +122,20 @@ static int build(struct cart_question *q, const struct line *l, const struct car
     return r;
 }
 
-/* A document's path, or its end after a slash. */
+/* A document's path, with or without the line that a document of a JSON Lines file has behind it, or
+ * its end after a slash. */
 static bool path_fits(const char *path, const char *wanted)
 {
-    size_t n = strlen(path), k = strlen(wanted);
-    return n >= k && strcmp(path + n - k, wanted) == 0 && (n == k || path[n - k - 1] == '/');
+    size_t n = strlen(path), k = strlen(wanted), line = n;
+    while (line > 0 && path[line - 1] >= '0' && path[line - 1] <= '9')
+        line--;
+    size_t ends[] = {n, line < n && line > 0 && path[line - 1] == ':' ? line - 1 : n};
+    for (size_t i = 0; i < CART_COUNTOF(ends); i++) {
+        size_t at = ends[i] - k;
+        if (ends[i] >= k && memcmp(path + at, wanted, k) == 0 && (at == 0 || path[at - 1] == '/'))
+            return true;
+    }
+    return false;
 }
 
 /* 1: *at is the tokens of the document up to the end of quote; 0: it is not in it. */

@@ -82,6 +82,21 @@ arm() {
     cart_must_fail 1 grep -q 'are few' table
 }
 
+@test "a document of JSON Lines is named with or without its line" {
+    cart_need_tool jq
+    cart-view c.targets | sed 's/"path": *"[^"]*c\.txt"/"path":"docs\/d.jsonl:12"/' | cart-view --pack -o lines.targets -
+    for path in d.jsonl docs/d.jsonl d.jsonl:12 docs/d.jsonl:12; do
+        jq -nc --arg p "$path" '{question: "A", answer: "B", quote: "has a copper base", path: $p}'
+    done > q.jsonl
+    cart-eval -c trained.safetensors --json --questions q.jsonl lines.targets > out.json
+    cart_equal 4 "$(arm bare .recall_within.questions)" 'questions with a place'
+    for path in .jsonl d.jsonl:1 d.jsonl:2 s/d.jsonl 12; do
+        jq -nc --arg p "$path" '{question: "A", answer: "B", quote: "has a copper base", path: $p}'
+    done > q.jsonl
+    cart-eval -c trained.safetensors --questions q.jsonl lines.targets > table
+    cart_has table '5 with a quote that the corpus does not hold'
+}
+
 @test "the same report whatever threads and processor" {
     cart-eval -c trained.safetensors --questions q.jsonl -j 1 c.targets > a
     cart-eval -c trained.safetensors --questions q.jsonl -j 2 - < c.targets > b

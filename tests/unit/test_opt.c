@@ -121,8 +121,12 @@ static void test_bad_lines(void **state)
     static const struct {
         const char *line, *message;
     } cases[] = {
-        {"--siz 3", "unknown option --siz: see cart-test -h"},
-        {"--sizes 3", "unknown option --sizes: see cart-test -h"},
+        {"--siz 3", "unknown option --siz: did you mean --size? See cart-test -h"},
+        {"--sizes 3", "unknown option --sizes: did you mean --size? See cart-test -h"},
+        {"--choise two", "unknown option --choise: did you mean --choice? See cart-test -h"},
+        {"--verb", "unknown option --verb: did you mean --verbose? See cart-test -h"},
+        {"--s", "unknown option --s: see cart-test -h"},
+        {"--rats=1", "unknown option --rats: did you mean --rate? See cart-test -h"},
         {"-x", "unknown option -x: see cart-test -h"},
         {"-fx", "unknown option -x: see cart-test -h"},
         {"--no-flag", "unknown option --no-flag: see cart-test -h"},
