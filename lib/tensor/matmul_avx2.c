@@ -14,12 +14,29 @@ enum {
     COLS = CART_TILE_COLS,
     WIDE = CART_TILE_WIDE,
     ROWS = 3,
+    FUSED_ROWS = 4,
     GEMV_COLS = 4
 };
 
 struct lanes {
     __m256 low, high;
 };
+
+CART_ALWAYS_INLINE struct lanes lanes_zero(void)
+{
+    return (struct lanes){_mm256_setzero_ps(), _mm256_setzero_ps()};
+}
+
+CART_ALWAYS_INLINE struct lanes lanes_load(const float *p)
+{
+    return (struct lanes){_mm256_loadu_ps(p), _mm256_loadu_ps(p + HALF)};
+}
+
+CART_ALWAYS_INLINE void lanes_store(float *out, struct lanes v)
+{
+    _mm256_storeu_ps(out, v.low);
+    _mm256_storeu_ps(out + HALF, v.high);
+}
 
 /* --- sums of lanes --- */
 
@@ -35,6 +52,25 @@ CART_ALWAYS_INLINE __m128 sum_four(__m256 a, __m256 b, __m256 c, __m256 d)
 
     q = _mm256_add_ps(_mm256_shuffle_ps(q, q, 0x88), _mm256_shuffle_ps(q, q, 0xdd));
     return _mm_shuffle_ps(_mm256_castps256_ps128(q), _mm256_extractf128_ps(q, 1), 0x44);
+}
+
+/* Row r of a finished tile, whose lanes [4][16] are in halves, to y. */
+CART_ALWAYS_INLINE void tile_finish(const struct cart_tile *t, size_t r, const float *lanes)
+{
+    float *y = t->y + r * t->ldy;
+    __m256 sums[COLS];
+    __m128 sum;
+
+#pragma GCC unroll 4
+    for (size_t j = 0; j < COLS; j++)
+        sums[j] = _mm256_add_ps(_mm256_loadu_ps(lanes + j * LANES),
+                                _mm256_loadu_ps(lanes + j * LANES + HALF));
+    sum = sum_four(sums[0], sums[1], sums[2], sums[3]);
+    if (t->bias)
+        sum = _mm_add_ps(sum, _mm_loadu_ps(t->bias));
+    if (t->add)
+        sum = _mm_add_ps(_mm_loadu_ps(y), sum);
+    _mm_storeu_ps(y, sum);
 }
 
 /* --- forward --- */
@@ -76,34 +112,20 @@ CART_ALWAYS_INLINE void half_chains(__m256 c[ROWS][COLS], const struct cart_tile
 
 CART_ALWAYS_INLINE void tile_rows(const struct cart_tile *t, size_t R)
 {
-    __m256 c[ROWS][COLS], low[ROWS][COLS];
+    float own[ROWS * COLS * LANES], *lanes = t->finish ? own : t->lanes;
 
-    half_chains(c, t, R, 0);
+    for (size_t at = 0; at < LANES; at += HALF) {
+        __m256 c[ROWS][COLS];
+
+        half_chains(c, t, R, at);
 #pragma GCC unroll 3
-    for (size_t r = 0; r < R; r++)
+        for (size_t r = 0; r < R; r++)
 #pragma GCC unroll 4
-        for (size_t j = 0; j < COLS; j++)
-            low[r][j] = c[r][j];
-    half_chains(c, t, R, HALF);
-    for (size_t r = 0; r < R; r++) {
-        float *y = t->y + r * t->ldy;
-        __m128 sum;
-
-        if (!t->finish) {
-            for (size_t j = 0; j < COLS; j++) {
-                _mm256_storeu_ps(t->lanes + (r * COLS + j) * LANES, low[r][j]);
-                _mm256_storeu_ps(t->lanes + (r * COLS + j) * LANES + HALF, c[r][j]);
-            }
-            continue;
-        }
-        sum = sum_four(_mm256_add_ps(low[r][0], c[r][0]), _mm256_add_ps(low[r][1], c[r][1]),
-                       _mm256_add_ps(low[r][2], c[r][2]), _mm256_add_ps(low[r][3], c[r][3]));
-        if (t->bias)
-            sum = _mm_add_ps(sum, _mm_loadu_ps(t->bias));
-        if (t->add)
-            sum = _mm_add_ps(_mm_loadu_ps(y), sum);
-        _mm_storeu_ps(y, sum);
+            for (size_t j = 0; j < COLS; j++)
+                _mm256_storeu_ps(lanes + (r * COLS + j) * LANES + at, c[r][j]);
     }
+    for (size_t r = 0; t->finish && r < R; r++)
+        tile_finish(t, r, lanes + r * COLS * LANES);
 }
 
 static void tile(const struct cart_tile *t, size_t R)
@@ -197,12 +219,6 @@ CART_ALWAYS_INLINE struct lanes widen_rest(int dtype, const uint8_t *b,
     return s == 0 ? widen_piece(dtype, b, st, 0, 0) : widen_piece(dtype, b, st, 0, 1);
 }
 
-CART_ALWAYS_INLINE void lanes_store(float *out, struct lanes v)
-{
-    _mm256_storeu_ps(out, v.low);
-    _mm256_storeu_ps(out + HALF, v.high);
-}
-
 CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *out, size_t step,
                                   int dtype)
 {
@@ -227,76 +243,142 @@ CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *o
     }
 }
 
-/* --- one row of x --- */
+/* --- rows of W widened in registers --- */
 
-CART_ALWAYS_INLINE void gemv_step(struct lanes c[GEMV_COLS], const float *x,
-                                  const struct lanes v[GEMV_COLS])
+/* One step of C rows of W against R rows of x. */
+CART_ALWAYS_INLINE void fused_step(struct lanes c[FUSED_ROWS][GEMV_COLS], const float *x,
+                                   const struct lanes *v, size_t R, size_t C)
 {
-    __m256 low = _mm256_loadu_ps(x), high = _mm256_loadu_ps(x + HALF);
+#pragma GCC unroll 4
+    for (size_t r = 0; r < R; r++) {
+        __m256 low = _mm256_loadu_ps(x + LANES * r), high = _mm256_loadu_ps(x + LANES * r + HALF);
 
 #pragma GCC unroll 4
-    for (size_t j = 0; j < GEMV_COLS; j++) {
-        c[j].low = _mm256_fmadd_ps(low, v[j].low, c[j].low);
-        c[j].high = _mm256_fmadd_ps(high, v[j].high, c[j].high);
+        for (size_t j = 0; j < C; j++) {
+            c[r][j].low = _mm256_fmadd_ps(low, v[j].low, c[r][j].low);
+            c[r][j].high = _mm256_fmadd_ps(high, v[j].high, c[r][j].high);
+        }
     }
 }
 
-/* Four rows of W, widened in registers. Rows that come next lie ahead bytes behind; see
- * widen_fetch. */
-CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const void *const *rows, size_t k,
-                                  size_t ahead, int dtype)
+CART_ALWAYS_INLINE void panel_store(float *panel, const struct lanes *v, size_t C)
+{
+    if (panel)
+#pragma GCC unroll 4
+        for (size_t j = 0; j < C; j++)
+            lanes_store(panel + LANES * j, v[j]);
+}
+
+/* The chains of R rows of x with C rows of W. x [k16][R][16]; panel: these columns of [k16][4][16],
+ * or NULL. Rows that come next lie ahead bytes behind; see widen_fetch. */
+CART_ALWAYS_INLINE void fused_chains(struct lanes c[FUSED_ROWS][GEMV_COLS], const float *x,
+                                     float *panel, const struct cart_rows *w, size_t first,
+                                     size_t ahead, int dtype, size_t R, size_t C)
 {
     const size_t group = widen_group(dtype), bytes = widen_bytes(dtype),
-                 groups = WIDEN_SPAN / group;
+                 groups = WIDEN_SPAN / group, step = panel ? LANES * COLS : 0;
     const bool near = widen_fetch_near(dtype, 2 * ahead);
-    const uint8_t *row[GEMV_COLS], *next = (const uint8_t *)rows[0] + ahead;
+    size_t off = widen_offset(dtype, w->k0), rest = w->k % WIDEN_SPAN;
+    const uint8_t *row[GEMV_COLS], *next = (const uint8_t *)w->row[first] + ahead + off * C;
     struct widen_state st[GEMV_COLS];
-    struct lanes c[GEMV_COLS], v[GEMV_COLS];
-    size_t off = 0;
+    struct lanes v[GEMV_COLS];
 
 #pragma GCC unroll 4
-    for (size_t j = 0; j < GEMV_COLS; j++) {
-        row[j] = rows[j];
-        c[j].low = c[j].high = _mm256_setzero_ps();
-    }
-    for (; k >= WIDEN_SPAN; k -= WIDEN_SPAN, off += bytes) {
-        for (size_t j = 0; j < GEMV_COLS; j++)
+    for (size_t j = 0; j < C; j++)
+        row[j] = w->row[first + j];
+    for (size_t i = 0; i < w->k / WIDEN_SPAN; i++, off += bytes) {
+        for (size_t j = 0; j < C; j++)
             widen_heads(dtype, row[j] + off, &st[j]);
-        for (size_t g = 0; g < groups; g++, next += bytes * GEMV_COLS / groups) {
-            widen_fetch(next, bytes * GEMV_COLS / groups, near);
+        for (size_t g = 0; g < groups; g++, next += bytes * C / groups) {
+            widen_fetch(next, bytes * C / groups, near);
 #pragma GCC unroll 4
-            for (size_t s = 0; s < group / LANES; s++, x += LANES) {
+            for (size_t s = 0; s < group / LANES; s++, x += LANES * R, panel += step) {
 #pragma GCC unroll 4
-                for (size_t j = 0; j < GEMV_COLS; j++)
+                for (size_t j = 0; j < C; j++)
                     v[j] = widen_piece(dtype, widen_at(dtype, row[j] + off, g), &st[j], g, s);
-                gemv_step(c, x, v);
+                panel_store(panel, v, C);
+                fused_step(c, x, v, R, C);
             }
         }
     }
-    for (size_t done = 0; !widen_is_k(dtype) && done < k; done += LANES, x += LANES) {
+    for (size_t done = 0; !widen_is_k(dtype) && done < rest;
+         done += LANES, x += LANES * R, panel += step) {
         size_t s = done / LANES % 2;
 
 #pragma GCC unroll 4
-        for (size_t j = 0; j < GEMV_COLS; j++) {
+        for (size_t j = 0; j < C; j++) {
             const uint8_t *b = row[j] + off + done / 32 * (bytes / 8);
 
             if (s == 0)
                 widen_head_one(dtype, b, &st[j]);
-            v[j] = widen_rest(dtype, b, &st[j], s, k - done);
+            v[j] = widen_rest(dtype, b, &st[j], s, rest - done);
         }
-        gemv_step(c, x, v);
+        panel_store(panel, v, C);
+        fused_step(c, x, v, R, C);
     }
-    _mm_storeu_ps(y,
-                  sum_four(_mm256_add_ps(c[0].low, c[0].high), _mm256_add_ps(c[1].low, c[1].high),
-                           _mm256_add_ps(c[2].low, c[2].high), _mm256_add_ps(c[3].low, c[3].high)));
 }
 
-/* One function per type. */
+/* Four rows take one row of W at a time, fewer take two: eight chains and more hide the latency of
+ * one, and all stay in registers. */
+CART_ALWAYS_INLINE void fused_rows(const struct cart_tile *t, const struct cart_rows *w, int dtype,
+                                   size_t R)
+{
+    const size_t C = R < FUSED_ROWS ? 2 : 1;
+    float own[FUSED_ROWS * COLS * LANES], *lanes = t->finish ? own : t->lanes;
+    struct lanes c[FUSED_ROWS][GEMV_COLS];
+
+    for (size_t j0 = 0; j0 < COLS; j0 += C) {
+#pragma GCC unroll 4
+        for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 2
+            for (size_t j = 0; j < C; j++)
+                c[r][j] =
+                    t->resume ? lanes_load(t->lanes + (r * COLS + j0 + j) * LANES) : lanes_zero();
+        fused_chains(c, t->x, t->w ? t->w + j0 * LANES : NULL, w, j0, w->ahead / (COLS / C), dtype,
+                     R, C);
+#pragma GCC unroll 4
+        for (size_t r = 0; r < R; r++)
+#pragma GCC unroll 2
+            for (size_t j = 0; j < C; j++)
+                lanes_store(lanes + (r * COLS + j0 + j) * LANES, c[r][j]);
+    }
+    for (size_t r = 0; t->finish && r < R; r++)
+        tile_finish(t, r, lanes + r * COLS * LANES);
+}
+
+CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const struct cart_rows *w, size_t first,
+                                  int dtype)
+{
+    struct lanes c[FUSED_ROWS][GEMV_COLS];
+
+#pragma GCC unroll 4
+    for (size_t j = 0; j < GEMV_COLS; j++)
+        c[0][j] = lanes_zero();
+    fused_chains(c, x, NULL, w, first, w->ahead / 2, dtype, 1, GEMV_COLS);
+    _mm_storeu_ps(y, sum_four(_mm256_add_ps(c[0][0].low, c[0][0].high),
+                              _mm256_add_ps(c[0][1].low, c[0][1].high),
+                              _mm256_add_ps(c[0][2].low, c[0][2].high),
+                              _mm256_add_ps(c[0][3].low, c[0][3].high)));
+}
+
+/* One function per type and number of rows. */
 #define INSTANCES(type)                                                                            \
-    static void gemv_##type(float *y, const float *x, const void *const *rows, size_t k,           \
-                            size_t ahead)                                                          \
+    static void fused2_##type(const struct cart_tile *t, const struct cart_rows *w)                \
     {                                                                                              \
-        gemv_rows(y, x, rows, k, ahead, CART_##type);                                              \
+        fused_rows(t, w, CART_##type, 2);                                                          \
+    }                                                                                              \
+    static void fused3_##type(const struct cart_tile *t, const struct cart_rows *w)                \
+    {                                                                                              \
+        fused_rows(t, w, CART_##type, 3);                                                          \
+    }                                                                                              \
+    static void fused4_##type(const struct cart_tile *t, const struct cart_rows *w)                \
+    {                                                                                              \
+        fused_rows(t, w, CART_##type, 4);                                                          \
+    }                                                                                              \
+    static void gemv_##type(float *y, const float *x, const struct cart_rows *w)                   \
+    {                                                                                              \
+        gemv_rows(y, x, w, 0, CART_##type);                                                        \
+        gemv_rows(y + GEMV_COLS, x, w, GEMV_COLS, CART_##type);                                    \
     }                                                                                              \
     static void widen_##type(const void *row, size_t k0, size_t n, float *out, size_t step)        \
     {                                                                                              \
@@ -309,17 +391,25 @@ CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const void *const *r
 
 EACH_TYPE(INSTANCES)
 
-#define ENTRY(type) [CART_##type] = {gemv_##type, widen_##type},
+typedef void fused_fn(const struct cart_tile *t, const struct cart_rows *w);
+
+#define ENTRY(type)                                                                                \
+    [CART_##type] = {{fused2_##type, fused3_##type, fused4_##type}, gemv_##type, widen_##type},
 
 static const struct {
-    void (*gemv)(float *y, const float *x, const void *const *rows, size_t k, size_t ahead);
+    fused_fn *fused[FUSED_ROWS - 1];
+    void (*gemv)(float *y, const float *x, const struct cart_rows *w);
     void (*widen)(const void *row, size_t k0, size_t n, float *out, size_t step);
 } entries[] = {EACH_TYPE(ENTRY)};
 
+static void fused(const struct cart_tile *t, const struct cart_rows *w, size_t R)
+{
+    entries[w->dtype].fused[R - 2](t, w);
+}
+
 static void gemv(float *y, const float *x, const struct cart_rows *w)
 {
-    for (size_t j = 0; j < CART_GEMV_ROWS; j += GEMV_COLS)
-        entries[w->dtype].gemv(y + j, x, w->row + j, w->k, w->ahead / 2);
+    entries[w->dtype].gemv(y, x, w);
 }
 
 static void widen(int dtype, const void *row, size_t k0, size_t n, float *out, size_t step)
@@ -386,10 +476,11 @@ static void tile_backward(float *dx, size_t lddx, const float *dy, size_t lddy, 
 const struct cart_matmul_kernels cart_matmul_kernels_avx2 = {
     .values = 1,
     .rows = ROWS,
-    .fused_rows = 0,
+    .fused_rows = FUSED_ROWS,
     .widen = widen,
     .pack = pack,
     .tile = tile,
+    .fused = fused,
     .gemv = gemv,
     .tile_backward = tile_backward,
 };
