@@ -20,6 +20,7 @@ struct options {
     bool compare, other_weights;
     struct cart_sampling sampling;
     size_t max_tokens;
+    int kv; /* by its place among the words */
     const char *profile, *question;
 };
 
@@ -93,7 +94,7 @@ static int open_all(struct work *w, struct cart_err *err)
     if ((r = cart_model_open(&w->m, w->o->common.model, &mo, err)) < 0 ||
         (r = cart_model_chat(w->m, &w->chat, err)) < 0 ||
         (r = cart_pool_new(&w->pool, w->o->common.jobs, err)) < 0 ||
-        (r = cart_engine_new(&w->e, w->m, w->pool, 0, err)) < 0 ||
+        (r = cart_engine_new(&w->e, w->m, cart_kv_type(w->o->kv), w->pool, 0, err)) < 0 ||
         (r = open_cartridges(w, err)) < 0)
         return r;
     return w->o->texts.n > 0 ? read_text(w, err) : 0;
@@ -302,6 +303,8 @@ int main(int argc, char **argv)
                      "seed of sampling (default: 0)"),
         CART_OPT_SIZE(0, "max-tokens", &o.max_tokens, 1, 1 << 20, "N",
                       "tokens of an answer, at most (default: 256)"),
+        CART_OPT_ENUM(0, "kv", &o.kv, "f32|f16|bf16",
+                      "how keys and values are kept; 16 bits take half the memory"),
         CART_OPT_FLAG(0, "allow-other-weights", &o.other_weights,
                       "cartridges made by other weights of this model"),
         CART_OPT_STRING(0, "profile", &o.profile, "NAME",

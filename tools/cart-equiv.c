@@ -24,7 +24,7 @@ static int dry_run(const struct options *o, const struct cart_model *m, struct c
     struct cart_equiv_need need;
     struct cart_rates rates = {0};
     int r = cart_equiv_need(&need, m, corpus, &o->equiv, err);
-    if (r == 0 && (r = cart_engine_new(&e, m, pool, 0, err)) == 0)
+    if (r == 0 && (r = cart_engine_new(&e, m, CART_F32, pool, 0, err)) == 0)
         r = cart_estimate_rates(e, 1, &rates, err);
     if (r == 0)
         cart_log(CART_LOG_NOTICE,

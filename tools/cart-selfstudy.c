@@ -226,7 +226,8 @@ static int dry_run(struct work *w, struct cart_err *err)
     cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
              (double)(cart_selfstudy_bytes(w->m, &o->study) +
                       cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
-                      cart_kv_tail_bytes(w->m, o->study.gen_batch * p->chunk_max) + cache) /
+                      cart_kv_tail_bytes(w->m, CART_F32, o->study.gen_batch * p->chunk_max) +
+                      cache) /
                  1048576.0);
     cart_log(CART_LOG_NOTICE,
              "disk: about %.1f MiB; time: about %.0f s (%.0f conversations, %.0f of them decoded; "
@@ -250,7 +251,7 @@ static int open_all(struct work *w, const char *input, struct cart_err *err)
     if ((r = cart_model_open(&w->m, o->common.model, &mo, err)) < 0 ||
         (r = cart_model_chat(w->m, &chat, err)) < 0 ||
         (r = cart_pool_new(&w->pool, o->common.jobs, err)) < 0 ||
-        (r = cart_engine_new(&w->e, w->m, w->pool, o->cache, err)) < 0 ||
+        (r = cart_engine_new(&w->e, w->m, CART_F32, w->pool, o->cache, err)) < 0 ||
         (r = cart_corpus_open(&w->corpus, &w->in, input, w->m, err)) < 0 ||
         (r = cart_plan_new(&w->plan, &w->corpus, w->m, &o->study.plan, err)) < 0 ||
         (r = cart_selfstudy_new(&w->study, w->e, &w->corpus, w->plan, &o->study, err)) < 0)

@@ -76,7 +76,7 @@ static int open_all(struct work *w, const char *input, struct cart_record *rec,
     if ((r = cart_model_open(&w->m, w->o->common.model, &mo, err)) < 0 ||
         (r = cart_model_chat(w->m, &w->chat, err)) < 0 ||
         (r = cart_pool_new(&w->pool, w->o->common.jobs, err)) < 0 ||
-        (r = cart_engine_new(&w->e, w->m, w->pool, w->o->cache, err)) < 0 ||
+        (r = cart_engine_new(&w->e, w->m, CART_F32, w->pool, w->o->cache, err)) < 0 ||
         (r = cart_stream_open(&w->in, input, "conversations", err)) < 0 ||
         (r = cart_fingerprints_check(w->m, json_object_get(cart_stream_head(w->in), "model"),
                                      w->o->other_weights, cart_stream_name(w->in), err)) < 0 ||
@@ -123,11 +123,12 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
         return r;
     cart_log(CART_LOG_NOTICE, "%zu conversation%s, %zu supervised token%s", n, CART_S(n), rows,
              CART_S(rows));
-    cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
-             (double)(cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
-                      cart_kv_tail_bytes(w->m, CART_TEACHER_ROWS + CART_TEACHER_BATCH * 256) +
-                      cache) /
-                 1048576.0);
+    cart_log(
+        CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
+        (double)(cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
+                 cart_kv_tail_bytes(w->m, CART_F32, CART_TEACHER_ROWS + CART_TEACHER_BATCH * 256) +
+                 cache) /
+            1048576.0);
     cart_log(CART_LOG_NOTICE, "disk: about %.1f MiB; time: about %.0f s",
              (double)(n * 1500 + ids * 4 + rows * 90) / 1048576.0, (double)ids / rates.prefill);
     return 0;

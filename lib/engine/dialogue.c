@@ -39,7 +39,8 @@ int cart_dialogue_new(struct cart_dialogue **out, struct cart_engine *e,
     d->behind = behind;
     if ((r = cart_model_chat(d->m, &d->chat, err)) < 0 ||
         (r = cart_batch_new(&d->batch, e, d->chat, 1, 0, err)) < 0 ||
-        (r = cart_session_init(&d->session, d->m, parts, n_parts, 64, err)) < 0) {
+        (r = cart_session_init(&d->session, d->m, cart_engine_kv(e), parts, n_parts, 64, err)) <
+            0) {
         cart_dialogue_free(d);
         return r;
     }
@@ -149,7 +150,7 @@ int cart_dialogue_ask(struct cart_dialogue *d, const char *text, size_t n,
     out->rows = cart_session_rows(&d->session);
     for (size_t i = 0; i < d->session.n_parts; i++)
         out->kv_bytes += cart_kv_part_bytes(d->m, d->session.parts[i]);
-    const struct cart_kv_part own = {.rows = d->session.tail.rows, .dtype = CART_F32};
+    const struct cart_kv_part own = {.rows = d->session.tail.rows, .dtype = d->session.tail.dtype};
     out->kv_bytes += cart_kv_part_bytes(d->m, &own);
     return 0;
 }

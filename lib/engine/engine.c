@@ -17,6 +17,7 @@ struct cart_prefix {
 
 struct cart_engine {
     const struct cart_model *m;
+    int kv; /* the type of rows */
     struct cart_pool *pool;
     struct cart_workspace *ws;
     struct cart_prefix **prefixes;
@@ -26,14 +27,15 @@ struct cart_engine {
     size_t prefilled;
 };
 
-int cart_engine_new(struct cart_engine **out, const struct cart_model *m, struct cart_pool *pool,
-                    size_t cache_bytes, struct cart_err *err)
+int cart_engine_new(struct cart_engine **out, const struct cart_model *m, int kv,
+                    struct cart_pool *pool, size_t cache_bytes, struct cart_err *err)
 {
     struct cart_engine *e = calloc(1, sizeof *e);
 
     if (e == NULL)
         return cart_err_memory(err, "an engine", sizeof *e);
     e->m = m;
+    e->kv = kv;
     e->pool = pool;
     e->cache_bytes = cache_bytes;
     int r = cart_workspace_new(&e->ws, m, CART_ENGINE_PIECE, err);
@@ -73,6 +75,11 @@ struct cart_pool *cart_engine_pool(const struct cart_engine *e)
     return e->pool;
 }
 
+int cart_engine_kv(const struct cart_engine *e)
+{
+    return e->kv;
+}
+
 int cart_engine_forward(struct cart_engine *e, const struct cart_span *spans, size_t n,
                         float *hidden, struct cart_err *err)
 {
@@ -109,7 +116,7 @@ static int prefix_new(struct cart_engine *e, const uint32_t *ids, size_t n,
     if (p == NULL)
         return cart_err_memory(err, "a prefix", sizeof *p);
     p->layers = calloc(e->m->L, sizeof *p->layers);
-    int r = p->layers != NULL ? cart_kv_tail_init(&p->tail, e->m, n, err)
+    int r = p->layers != NULL ? cart_kv_tail_init(&p->tail, e->m, e->kv, n, err)
                               : cart_err_memory(err, "a prefix", 0);
     if (r == 0) {
         const struct cart_kv kv = {NULL, 0, &p->tail};
@@ -122,7 +129,7 @@ static int prefix_new(struct cart_engine *e, const uint32_t *ids, size_t n,
     }
     cart_kv_part_of_tail(&p->part, p->layers, e->m, &p->tail, 0, n);
     p->n = n;
-    p->bytes = cart_kv_tail_bytes(e->m, n);
+    p->bytes = cart_kv_tail_bytes(e->m, e->kv, n);
     e->prefilled += n;
     *out = p;
     return 0;
@@ -181,13 +188,13 @@ size_t cart_engine_prefilled(const struct cart_engine *e)
 
 /* ---- sessions ---- */
 
-int cart_session_init(struct cart_session *s, const struct cart_model *m,
+int cart_session_init(struct cart_session *s, const struct cart_model *m, int dtype,
                       const struct cart_kv_part *const *parts, size_t n_parts, size_t cap,
                       struct cart_err *err)
 {
     s->parts = parts;
     s->n_parts = n_parts;
-    return cart_kv_tail_init(&s->tail, m, cap, err);
+    return cart_kv_tail_init(&s->tail, m, dtype, cap, err);
 }
 
 void cart_session_release(struct cart_session *s)
@@ -210,7 +217,7 @@ int cart_session_reserve(struct cart_session *s, const struct cart_model *m, siz
 
     if (n <= s->tail.cap - s->tail.rows)
         return 0;
-    int r = cart_kv_tail_init(&more, m, s->tail.rows + n, err);
+    int r = cart_kv_tail_init(&more, m, s->tail.dtype, s->tail.rows + n, err);
     if (r < 0)
         return r;
     cart_kv_tail_copy(&more, 0, &s->tail, 0, s->tail.rows, m);

@@ -12,13 +12,16 @@
 struct cart_engine;
 struct cart_prefix;
 
-/* m and pool are borrowed. cache_bytes: how much memory prefixes may keep that nobody holds. */
-int cart_engine_new(struct cart_engine **out, const struct cart_model *m, struct cart_pool *pool,
-                    size_t cache_bytes, struct cart_err *err) CART_MUST_USE;
+/* m and pool are borrowed. kv: the type of the rows of prefixes and dialogues, F32, F16 or BF16, each
+ * a class of results of its own (model/kv.h). cache_bytes: how much memory prefixes may keep that
+ * nobody holds. */
+int cart_engine_new(struct cart_engine **out, const struct cart_model *m, int kv,
+                    struct cart_pool *pool, size_t cache_bytes, struct cart_err *err) CART_MUST_USE;
 void cart_engine_free(struct cart_engine *e); /* every prefix has been released */
 
 const struct cart_model *cart_engine_model(const struct cart_engine *e);
 struct cart_pool *cart_engine_pool(const struct cart_engine *e);
+int cart_engine_kv(const struct cart_engine *e);
 
 /* cart_forward over the engine's workspace. */
 int cart_engine_forward(struct cart_engine *e, const struct cart_span *spans, size_t n,
@@ -41,8 +44,8 @@ struct cart_session {
     struct cart_kv_tail tail;
 };
 
-/* cap: rows of its own to begin with. */
-int cart_session_init(struct cart_session *s, const struct cart_model *m,
+/* cap: rows of its own to begin with, of type dtype. */
+int cart_session_init(struct cart_session *s, const struct cart_model *m, int dtype,
                       const struct cart_kv_part *const *parts, size_t n_parts, size_t cap,
                       struct cart_err *err) CART_MUST_USE;
 void cart_session_release(struct cart_session *s);

@@ -48,8 +48,8 @@ struct cart_pages {
 
 /* ---- memory ---- */
 
-static void layout(struct cart_arena *a, struct cart_pages *p, const struct cart_model *m, size_t n,
-                   size_t piece)
+static void layout(struct cart_arena *a, struct cart_pages *p, const struct cart_model *m,
+                   int dtype, size_t n, size_t piece)
 {
     struct cart_page *pages = cart_arena_push(a, n, sizeof *pages);
 
@@ -57,24 +57,24 @@ static void layout(struct cart_arena *a, struct cart_pages *p, const struct cart
         struct cart_page none = {0};
         struct cart_page *page = pages != NULL ? &pages[i] : &none;
         page->layers = cart_arena_push(a, m->L, sizeof *page->layers);
-        cart_kv_tail_layout(&page->tail, a, m, CART_PAGE_ROWS);
+        cart_kv_tail_layout(&page->tail, a, m, dtype, CART_PAGE_ROWS);
     }
     p->pages = pages;
-    cart_kv_tail_layout(&p->wide, a, m, piece + CART_PAGE_ROWS);
+    cart_kv_tail_layout(&p->wide, a, m, dtype, piece + CART_PAGE_ROWS);
 }
 
-size_t cart_pages_bytes(const struct cart_model *m, size_t n, size_t piece)
+size_t cart_pages_bytes(const struct cart_model *m, int dtype, size_t n, size_t piece)
 {
     struct cart_pages p = {0};
     struct cart_arena a = CART_ARENA_INIT;
 
-    layout(&a, &p, m, n, piece);
+    layout(&a, &p, m, dtype, n, piece);
     return a.overflow ? SIZE_MAX : a.used;
 }
 
-size_t cart_page_bytes(const struct cart_model *m)
+size_t cart_page_bytes(const struct cart_model *m, int dtype)
 {
-    return cart_pages_bytes(m, 2, 0) - cart_pages_bytes(m, 1, 0);
+    return cart_pages_bytes(m, dtype, 2, 0) - cart_pages_bytes(m, dtype, 1, 0);
 }
 
 /* Pages that rows [first, first + rows) of a stream lie in. */
@@ -85,21 +85,21 @@ static size_t pages_for(size_t first, size_t rows)
     return rows == 0 ? 0 : (skip + rows - 1) / CART_PAGE_ROWS + 1;
 }
 
-int cart_pages_new(struct cart_pages **out, const struct cart_model *m, size_t n, size_t piece,
-                   struct cart_err *err)
+int cart_pages_new(struct cart_pages **out, const struct cart_model *m, int dtype, size_t n,
+                   size_t piece, struct cart_err *err)
 {
     struct cart_pages *p = calloc(1, sizeof *p);
 
     assert(n > 0);
     if (p == NULL)
         return cart_err_memory(err, "pages", sizeof *p);
-    layout(&p->arena, p, m, n, piece);
+    layout(&p->arena, p, m, dtype, n, piece);
     int r = cart_arena_reserve(&p->arena, p->arena.used, err);
     if (r < 0) {
         free(p);
         return cart_err_wrap(err, r, "keys and values of %zu pages", n);
     }
-    layout(&p->arena, p, m, n, piece);
+    layout(&p->arena, p, m, dtype, n, piece);
     p->m = m;
     p->n = p->n_free = n;
     for (size_t i = n; i > 0; i--) {

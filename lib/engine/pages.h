@@ -25,12 +25,13 @@ struct cart_pages;
 struct cart_page;
 struct cart_page_root;
 
-/* Room for n pages (> 0), and for pieces of at most `piece` tokens of one lane at a time. */
-int cart_pages_new(struct cart_pages **out, const struct cart_model *m, size_t n, size_t piece,
-                   struct cart_err *err) CART_MUST_USE;
+/* Room for n pages (> 0) of rows of type dtype (model/kv.h), and for pieces of at most `piece` tokens
+ * of one lane at a time. */
+int cart_pages_new(struct cart_pages **out, const struct cart_model *m, int dtype, size_t n,
+                   size_t piece, struct cart_err *err) CART_MUST_USE;
 void cart_pages_free(struct cart_pages *p); /* every lane is closed */
-size_t cart_pages_bytes(const struct cart_model *m, size_t n, size_t piece);
-size_t cart_page_bytes(const struct cart_model *m);
+size_t cart_pages_bytes(const struct cart_model *m, int dtype, size_t n, size_t piece);
+size_t cart_page_bytes(const struct cart_model *m, int dtype);
 
 struct cart_pages_counts {
     size_t total, used, committed; /* pages; used: with rows, cached ones among them */

@@ -1,6 +1,7 @@
 /* The training pass. Forward keeps, per layer, what its backward reads (or, with recompute, the
  * layer's input alone); the backward walks the layers down and carries dx [M, D], the gradient of
- * the residual stream.
+ * the residual stream. In the last layer only the rows from each conversation's first wanted one to
+ * its last go on beyond keys and values: the others have no reader, and a gradient of zero.
  *
  * Gradients of prefix rows: each conversation has a partial buffer that starts from zero (so its
  * sum does not depend on its company), and the partials are added to the totals in conversation
@@ -19,7 +20,7 @@ struct cart_tape {
     struct cart_arena arena;
     struct cart_layer_acts *layers; /* [L]; with recompute only .x is per layer, the rest shared */
     struct cart_layer_scratch scratch;
-    float *x_out; /* [M, D] output of the last layer */
+    float *x_out; /* [M, D] output of the last layer, of its rows that go on */
     float *x_want,
         *r_want;       /* [wants, D], [wants] rows that the loss reads, and their norm factors */
     float *dx, *dh;    /* [M, D] */
@@ -28,6 +29,9 @@ struct cart_tape {
     float *dk, *dv, *dk_raw;      /* [M, HK DH] */
     float *partial_k, *partial_v; /* [convs, prefix, HK DH] */
     size_t *row0;                 /* [convs + 1] first row of each conversation */
+    uint32_t *on;                 /* [tokens] rows of the last layer that go on, ascending */
+    size_t *on0;                  /* [convs + 1] the first of each conversation among them */
+    bool in_place;                /* no layer has head norms, so q_raw and k_raw are rotated */
     struct cart_attn_item *items; /* [convs] */
     struct cart_attn_grad *grads; /* [convs] */
     struct cart_kv_segment *segs; /* [convs, parts + 1] */
@@ -74,6 +78,14 @@ static void layout_acts(struct cart_arena *a, struct cart_layer_acts *c, size_t 
     c->rk = cart_arena_push(a, M * w->HK, sizeof *c->rk);
 }
 
+static bool no_head_norms(const struct cart_model *m)
+{
+    for (size_t l = 0; l < m->L; l++)
+        if (m->layers[l].q_norm || m->layers[l].k_norm)
+            return false;
+    return true;
+}
+
 /* layers [L] is the caller's while measuring and the tape's afterwards. */
 static void layout(struct cart_arena *a, struct cart_tape *t, struct cart_layer_acts *layers)
 {
@@ -91,9 +103,10 @@ static void layout(struct cart_arena *a, struct cart_tape *t, struct cart_layer_
         layers[i] = c;
     }
     struct cart_layer_scratch *s = &t->scratch;
+    size_t apart = t->in_place ? 0 : M; /* rows before head norm and rotation, beside those after */
     s->h = cart_arena_push(a, M * m->D, sizeof *s->h);
-    s->q = cart_arena_push(a, M * w.q, sizeof *s->q);
-    s->k = cart_arena_push(a, M * w.k, sizeof *s->k);
+    s->q = cart_arena_push(a, apart * w.q, sizeof *s->q);
+    s->k = cart_arena_push(a, apart * w.k, sizeof *s->k);
     s->act = t->dact = cart_arena_push(a, M * w.F, sizeof *s->act);
     s->index = cart_arena_push(a, M, sizeof *s->index);
     s->cos = cart_arena_push(a, M * half, sizeof *s->cos);
@@ -106,11 +119,13 @@ static void layout(struct cart_arena *a, struct cart_tape *t, struct cart_layer_
     t->dq = cart_arena_push(a, M * w.q, sizeof *t->dq);
     t->dk = cart_arena_push(a, M * w.k, sizeof *t->dk);
     t->dv = cart_arena_push(a, M * w.k, sizeof *t->dv);
-    t->dk_raw = cart_arena_push(a, M * w.k, sizeof *t->dk_raw);
+    t->dk_raw = cart_arena_push(a, apart * w.k, sizeof *t->dk_raw);
     size_t partial = t->lim.convs * t->lim.prefix * w.k;
     t->partial_k = cart_arena_push(a, partial, sizeof *t->partial_k);
     t->partial_v = cart_arena_push(a, partial, sizeof *t->partial_v);
     t->row0 = cart_arena_push(a, t->lim.convs + 1, sizeof *t->row0);
+    t->on = cart_arena_push(a, M, sizeof *t->on);
+    t->on0 = cart_arena_push(a, t->lim.convs + 1, sizeof *t->on0);
     t->items = cart_arena_push(a, t->lim.convs, sizeof *t->items);
     t->grads = cart_arena_push(a, t->lim.convs, sizeof *t->grads);
 }
@@ -127,6 +142,7 @@ int cart_tape_new(struct cart_tape **out, const struct cart_model *m,
     }
     t->m = m;
     t->lim = *lim;
+    t->in_place = no_head_norms(m);
     layout(&t->arena, t, t->layers);
     int r = cart_arena_reserve(&t->arena, t->arena.used, err);
     if (r < 0) {
@@ -155,7 +171,7 @@ void cart_tape_free(struct cart_tape *t)
 
 size_t cart_tape_bytes(const struct cart_model *m, const struct cart_tape_limits *lim)
 {
-    struct cart_tape t = {.m = m, .lim = *lim};
+    struct cart_tape t = {.m = m, .lim = *lim, .in_place = no_head_norms(m)};
     struct cart_layer_acts *layers = calloc(m->L, sizeof *layers);
     if (!layers)
         return SIZE_MAX;
@@ -199,40 +215,81 @@ static int check(const struct cart_tape *t, struct cart_err *err)
     return 0;
 }
 
+static bool is_last(const struct cart_tape *t, size_t l)
+{
+    return l + 1 == t->m->L;
+}
+
+static struct cart_layer_rows rows_of(const struct cart_tape *t, size_t l)
+{
+    if (is_last(t, l))
+        return (struct cart_layer_rows){t->on, t->M, t->on0[t->n]};
+    return (struct cart_layer_rows){t->scratch.index, t->M, t->M};
+}
+
+static struct cart_layer_scratch scratch_of(const struct cart_tape *t, size_t l)
+{
+    struct cart_layer_scratch s = t->scratch;
+    if (t->in_place) {
+        s.q = t->layers[l].q_raw;
+        s.k = t->layers[l].k_raw;
+    }
+    return s;
+}
+
+/* The conversation's rows among those that go on in layer l: the first, and how many. */
+static size_t first_row(const struct cart_tape *t, size_t l, size_t conv)
+{
+    return is_last(t, l) ? t->on0[conv] : t->row0[conv];
+}
+
+static size_t count_rows(const struct cart_tape *t, size_t l, size_t conv)
+{
+    return is_last(t, l) ? t->on0[conv + 1] - t->on0[conv] : t->convs[conv].T;
+}
+
 /* One attention item a conversation, its segments pointing at layer l's prefix rows and the
  * conversation's own rows. */
 static void plan_attention(struct cart_tape *t, size_t l)
 {
     const struct cart_layer *layer = &t->m->layers[l];
     const struct cart_layer_acts *a = &t->layers[l];
+    struct cart_layer_scratch s = scratch_of(t, l);
     size_t wk = cart_layer_kv_width(layer), wq = layer->H * layer->DH, P = prefix_rows(t);
     for (size_t i = 0; i < t->n; i++) {
         struct cart_kv_segment *seg = t->segs + i * (t->n_parts + 1);
-        size_t row = t->row0[i], T = t->convs[i].T;
+        size_t row = t->row0[i], q = first_row(t, l, i), T = count_rows(t, l, i);
         for (size_t j = 0; j < t->n_parts; j++) {
             const struct cart_kv_layer *pl = &t->parts[j]->layers[l];
             seg[j] = (struct cart_kv_segment){pl->k, pl->v, t->parts[j]->rows, pl->stride,
                                               t->parts[j]->dtype};
         }
         seg[t->n_parts] =
-            (struct cart_kv_segment){t->scratch.k + row * wk, a->v + row * wk, T, wk, CART_F32};
-        t->items[i] = (struct cart_attn_item){.q = t->scratch.q + row * wq,
-                                              .out = a->attn + row * wq,
-                                              .stats = a->stats + row * layer->H * 2,
-                                              .segs = seg,
-                                              .n_segs = t->n_parts + 1,
-                                              .T = T,
-                                              .pos0 = P,
-                                              .ldq = wq,
-                                              .ldo = wq};
+            (struct cart_kv_segment){s.k + row * wk, a->v + row * wk, t->convs[i].T, wk, CART_F32};
+        t->items[i] =
+            (struct cart_attn_item){.q = s.q + q * wq,
+                                    .out = a->attn + q * wq,
+                                    .stats = a->stats + q * layer->H * 2,
+                                    .segs = seg,
+                                    .n_segs = t->n_parts + 1,
+                                    .T = T,
+                                    .pos0 = P + (is_last(t, l) && T > 0 ? t->convs[i].want[0] : 0),
+                                    .ldq = wq,
+                                    .ldo = wq};
     }
 }
 
-static void layer_attention(struct cart_tape *t, size_t l, struct cart_pool *pool)
+/* Layer l up to y; see cart_layer_finish. */
+static void layer_forward(struct cart_tape *t, size_t l, float *y, struct cart_pool *pool)
 {
-    struct cart_attn_dims dims = cart_layer_attn_dims(&t->m->layers[l]);
+    const struct cart_layer *layer = &t->m->layers[l];
+    struct cart_attn_dims dims = cart_layer_attn_dims(layer);
+    struct cart_layer_scratch s = scratch_of(t, l);
+    struct cart_layer_rows rows = rows_of(t, l);
+    cart_layer_project(t->m, layer, &t->layers[l], &s, &rows, pool);
     plan_attention(t, l);
     cart_attention_forward(t->items, t->n, &dims, pool);
+    cart_layer_finish(t->m, layer, &t->layers[l], &s, y, &rows, pool);
 }
 
 static int begin(struct cart_tape *t, struct cart_err *err)
@@ -246,18 +303,29 @@ static int begin(struct cart_tape *t, struct cart_err *err)
     if (r < 0)
         return r;
     size_t P = prefix_rows(t), half = t->m->rope.n_rot / 2;
-    t->M = t->R = 0;
+    t->M = t->R = t->on0[0] = 0;
     for (size_t i = 0; i < t->n; i++) {
         const struct cart_tape_conv *c = &t->convs[i];
         t->row0[i] = t->M;
         cart_layer_embed(t->m, c->ids, c->T, t->layers[0].x + t->M * t->m->D);
         cart_rope_table(t->scratch.cos + t->M * half, t->scratch.sin + t->M * half, P, c->T,
                         &t->m->rope);
+        size_t first = c->n_want > 0 ? c->want[0] : 0,
+               n = c->n_want > 0 ? c->want[c->n_want - 1] + 1 - first : 0;
+        for (size_t j = 0; j < n; j++)
+            t->on[t->on0[i] + j] = (uint32_t)(t->M + first + j);
+        t->on0[i + 1] = t->on0[i] + n;
         t->M += c->T;
         t->R += c->n_want;
     }
     t->row0[t->n] = t->M;
     return 0;
+}
+
+/* Where wanted row w of a conversation is in x_out and in the first dx. */
+static size_t out_row(const struct cart_tape *t, size_t conv, size_t w)
+{
+    return t->on0[conv] + t->convs[conv].want[w] - t->convs[conv].want[0];
 }
 
 int cart_tape_forward(struct cart_tape *t, const struct cart_kv_part *const *parts, size_t n_parts,
@@ -274,18 +342,12 @@ int cart_tape_forward(struct cart_tape *t, const struct cart_kv_part *const *par
         r = begin(t, err);
     if (r < 0)
         return r;
-    for (size_t l = 0; l < m->L; l++) {
-        const struct cart_layer_acts *a = &t->layers[l];
-        float *y = l + 1 < m->L ? t->layers[l + 1].x : t->x_out;
-        cart_layer_project(m, &m->layers[l], a, &t->scratch, t->M, pool);
-        layer_attention(t, l, pool);
-        cart_layer_finish(m, &m->layers[l], a, &t->scratch, y, t->M, pool);
-    }
+    for (size_t l = 0; l < m->L; l++)
+        layer_forward(t, l, is_last(t, l) ? t->x_out : t->layers[l + 1].x, pool);
     size_t k = 0;
     for (size_t i = 0; i < n; i++)
         for (size_t w = 0; w < convs[i].n_want; w++, k++)
-            memcpy(t->x_want + k * m->D, t->x_out + (t->row0[i] + convs[i].want[w]) * m->D,
-                   m->D * sizeof(float));
+            memcpy(t->x_want + k * m->D, t->x_out + out_row(t, i, w) * m->D, m->D * sizeof(float));
     cart_rmsnorm_forward(hidden, m->D, t->r_want, t->x_want, m->D, m->out_norm, t->R, m->D, m->eps,
                          pool);
     return 0;
@@ -298,7 +360,7 @@ static void backward_attention(struct cart_tape *t, size_t l, const struct cart_
     const struct cart_layer *layer = &t->m->layers[l];
     struct cart_attn_dims dims = cart_layer_attn_dims(layer);
     size_t wk = cart_layer_kv_width(layer), wq = layer->H * layer->DH, P = prefix_rows(t);
-    memset(t->dq, 0, t->M * wq * sizeof(float));
+    memset(t->dq, 0, rows_of(t, l).R * wq * sizeof(float));
     memset(t->dk, 0, t->M * wk * sizeof(float));
     memset(t->dv, 0, t->M * wk * sizeof(float));
     memset(t->partial_k, 0, t->n * P * wk * sizeof(float));
@@ -314,8 +376,8 @@ static void backward_attention(struct cart_tape *t, size_t l, const struct cart_
         }
         dk[t->n_parts] = t->dk + t->row0[i] * wk;
         dv[t->n_parts] = t->dv + t->row0[i] * wk;
-        t->grads[i] = (struct cart_attn_grad){.dout = t->dattn + t->row0[i] * wq,
-                                              .dq = t->dq + t->row0[i] * wq,
+        t->grads[i] = (struct cart_attn_grad){.dout = t->dattn + first_row(t, l, i) * wq,
+                                              .dq = t->dq + first_row(t, l, i) * wq,
                                               .dk = dk,
                                               .dv = dv,
                                               .lddo = wq,
@@ -336,14 +398,25 @@ static void backward_ffn(struct cart_tape *t, size_t l, struct cart_pool *pool)
 {
     const struct cart_layer *layer = &t->m->layers[l];
     const struct cart_layer_acts *a = &t->layers[l];
-    size_t D = t->m->D, F = layer->F, M = t->M;
-    memset(t->dact, 0, M * F * sizeof(float));
-    cart_matmul_backward(t->dact, F, t->dx, D, M, &layer->w_down, pool);
-    cart_swiglu_backward(a->gate, a->up, t->dact, a->gate, a->up, M * F, pool);
-    memset(t->dh, 0, M * D * sizeof(float));
-    cart_matmul_backward(t->dh, D, a->gate, F, M, &layer->w_gate, pool);
-    cart_matmul_backward(t->dh, D, a->up, F, M, &layer->w_up, pool);
-    cart_rmsnorm_backward(t->dx, D, t->dh, D, a->x1, D, a->r2, layer->ffn_norm, M, D, pool);
+    size_t D = t->m->D, F = layer->F, R = rows_of(t, l).R;
+    memset(t->dact, 0, R * F * sizeof(float));
+    cart_matmul_backward(t->dact, F, t->dx, D, R, &layer->w_down, pool);
+    cart_swiglu_backward(a->gate, a->up, t->dact, a->gate, a->up, R * F, pool);
+    memset(t->dh, 0, R * D * sizeof(float));
+    cart_matmul_backward(t->dh, D, a->gate, F, R, &layer->w_gate, pool);
+    cart_matmul_backward(t->dh, D, a->up, F, R, &layer->w_up, pool);
+    cart_rmsnorm_backward(t->dx, D, t->dh, D, a->x1, D, a->r2, layer->ffn_norm, R, D, pool);
+}
+
+/* Rows that lie side by side go to where they belong among the M; the others get zeros. */
+static void spread_rows(float *x, size_t width, const struct cart_layer_rows *rows)
+{
+    size_t i = rows->R;
+    for (size_t r = rows->M; r-- > 0 && rows->R < rows->M;)
+        if (i > 0 && rows->on[i - 1] == r)
+            memmove(x + r * width, x + --i * width, width * sizeof *x);
+        else
+            memset(x + r * width, 0, width * sizeof *x);
 }
 
 /* From dq, dk (rotated) and dv to dx of the layer's input. */
@@ -353,15 +426,17 @@ static void backward_project(struct cart_tape *t, size_t l, struct cart_pool *po
     const struct cart_layer *layer = &m->layers[l];
     const struct cart_layer_acts *a = &t->layers[l];
     const struct cart_layer_scratch *s = &t->scratch;
-    size_t D = m->D, M = t->M, wq = layer->H * layer->DH, wk = cart_layer_kv_width(layer);
+    struct cart_layer_rows rows = rows_of(t, l);
+    size_t D = m->D, M = rows.M, R = rows.R, wq = layer->H * layer->DH,
+           wk = cart_layer_kv_width(layer);
     float *dq = t->dq, *dk = t->dk;
-    cart_rope_apply(dq, wq, M, layer->H, layer->DH, s->index, s->cos, s->sin, &m->rope, true, pool);
+    cart_rope_apply(dq, wq, R, layer->H, layer->DH, rows.on, s->cos, s->sin, &m->rope, true, pool);
     cart_rope_apply(dk, wk, M, layer->HK, layer->DH, s->index, s->cos, s->sin, &m->rope, true,
                     pool);
     if (layer->q_norm) {
         dq = t->dattn;
-        memset(dq, 0, M * wq * sizeof(float));
-        cart_headnorm_backward(dq, wq, t->dq, wq, a->q_raw, wq, a->rq, layer->q_norm, M, layer->H,
+        memset(dq, 0, R * wq * sizeof(float));
+        cart_headnorm_backward(dq, wq, t->dq, wq, a->q_raw, wq, a->rq, layer->q_norm, R, layer->H,
                                layer->DH, pool);
     }
     if (layer->k_norm) {
@@ -370,8 +445,10 @@ static void backward_project(struct cart_tape *t, size_t l, struct cart_pool *po
         cart_headnorm_backward(dk, wk, t->dk, wk, a->k_raw, wk, a->rk, layer->k_norm, M, layer->HK,
                                layer->DH, pool);
     }
-    memset(t->dh, 0, M * D * sizeof(float));
-    cart_matmul_backward(t->dh, D, dq, wq, M, &layer->wq, pool);
+    memset(t->dh, 0, R * D * sizeof(float));
+    cart_matmul_backward(t->dh, D, dq, wq, R, &layer->wq, pool);
+    spread_rows(t->dh, D, &rows);
+    spread_rows(t->dx, D, &rows);
     cart_matmul_backward(t->dh, D, dk, wk, M, &layer->wk, pool);
     cart_matmul_backward(t->dh, D, t->dv, wk, M, &layer->wv, pool);
     cart_rmsnorm_backward(t->dx, D, t->dh, D, a->x, D, a->r1, layer->attn_norm, M, D, pool);
@@ -381,29 +458,27 @@ void cart_tape_backward(struct cart_tape *t, const float *dhidden, const struct 
                         struct cart_pool *pool)
 {
     const struct cart_model *m = t->m;
-    size_t D = m->D, M = t->M;
-    memset(t->dx, 0, M * D * sizeof(float));
-    size_t k = 0;
+    size_t D = m->D, k = 0;
+    memset(t->dx, 0, t->on0[t->n] * D * sizeof(float));
     for (size_t i = 0; i < t->n; i++)
         for (size_t w = 0; w < t->convs[i].n_want; w++, k++)
-            cart_rmsnorm_backward(t->dx + (t->row0[i] + t->convs[i].want[w]) * D, D,
-                                  dhidden + k * D, D, t->x_want + k * D, D, t->r_want + k,
-                                  m->out_norm, 1, D, pool);
+            cart_rmsnorm_backward(t->dx + out_row(t, i, w) * D, D, dhidden + k * D, D,
+                                  t->x_want + k * D, D, t->r_want + k, m->out_norm, 1, D, pool);
     for (size_t l = m->L; l-- > 0;) {
         const struct cart_layer *layer = &m->layers[l];
-        const struct cart_layer_acts *a = &t->layers[l];
+        struct cart_layer_rows rows = rows_of(t, l);
         size_t wq = layer->H * layer->DH;
-        if (t->lim.recompute) {
-            cart_layer_project(m, layer, a, &t->scratch, M, pool);
-            layer_attention(t, l, pool);
-            cart_layer_finish(m, layer, a, &t->scratch, NULL, M, pool);
-        } else {
-            cart_layer_rotate(m, layer, a, &t->scratch, M, pool);
+        /* What the last layer left is still there. */
+        if (!is_last(t, l) && t->lim.recompute)
+            layer_forward(t, l, NULL, pool);
+        else if (!is_last(t, l)) {
+            if (!t->in_place)
+                cart_layer_rotate(m, layer, &t->layers[l], &t->scratch, &rows, pool);
             plan_attention(t, l);
         }
         backward_ffn(t, l, pool);
-        memset(t->dattn, 0, M * wq * sizeof(float));
-        cart_matmul_backward(t->dattn, wq, t->dx, D, M, &layer->wo, pool);
+        memset(t->dattn, 0, rows.R * wq * sizeof(float));
+        cart_matmul_backward(t->dattn, wq, t->dx, D, rows.R, &layer->wo, pool);
         backward_attention(t, l, grads, pool);
         if (l > 0)
             backward_project(t, l, pool);

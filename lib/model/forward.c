@@ -14,6 +14,7 @@ struct piece {
     size_t span, first, T; /* tokens [first, first + T) of the span */
     size_t row;            /* its first row among the piece's M rows */
     size_t pos;            /* logical index of its first token */
+    size_t want, n_want;   /* its part of the workspace's on */
 };
 
 struct cart_workspace {
@@ -23,6 +24,7 @@ struct cart_workspace {
     struct piece *pieces;         /* [tokens] */
     struct cart_attn_item *items; /* [tokens] */
     struct cart_kv_segment *segs; /* grows with the number of parts */
+    uint32_t *on;                 /* [tokens] the wanted rows of the M, ascending */
     size_t tokens, segs_cap;
 };
 
@@ -53,6 +55,7 @@ static void layout(struct cart_arena *a, struct cart_workspace *w, const struct 
     s->sin = cart_arena_push(a, M * (m->rope.n_rot / 2), sizeof *s->sin);
     w->pieces = cart_arena_push(a, M, sizeof *w->pieces);
     w->items = cart_arena_push(a, M, sizeof *w->items);
+    w->on = cart_arena_push(a, M, sizeof *w->on);
 }
 
 int cart_workspace_new(struct cart_workspace **out, const struct cart_model *m, size_t tokens,
@@ -124,40 +127,69 @@ static int reserve_segments(struct cart_workspace *w, const struct cart_span *sp
     return cart_array_reserve(&w->segs, &w->segs_cap, total, sizeof *w->segs, err);
 }
 
-/* Points items at layer l: each stream's parts, then its tail up to and with the piece's own rows.
- */
-static void plan_attention(struct cart_workspace *w, const struct cart_model *m,
-                           const struct cart_span *spans, size_t n_pieces, size_t l)
+/* Writes the piece's keys and values behind its stream's tail in layer l, and lists the segments
+ * that it reads: the stream's parts, then its tail up to and with these rows. Returns how many. */
+static size_t list_segments(const struct cart_workspace *w, const struct cart_model *m,
+                            const struct cart_kv *kv, const struct piece *p, size_t l,
+                            struct cart_kv_segment *seg)
 {
-    size_t width = cart_layer_kv_width(&m->layers[l]), wq = m->layers[l].H * m->layers[l].DH;
-    struct cart_kv_segment *seg = w->segs;
-    for (size_t i = 0; i < n_pieces; i++) {
-        const struct piece *p = &w->pieces[i];
-        const struct cart_kv *kv = &spans[p->span].kv;
-        struct cart_attn_item *it = &w->items[i];
-        it->segs = seg;
-        for (size_t j = 0; j < kv->n_parts; j++) {
-            const struct cart_kv_part *part = kv->parts[j];
-            const struct cart_kv_layer *pl = &part->layers[l];
-            *seg++ = (struct cart_kv_segment){pl->k, pl->v, part->rows, pl->stride, part->dtype};
-        }
-        struct cart_kv_tail *t = kv->tail;
-        memcpy(t->k[l] + t->rows * width, w->scratch.k + p->row * width,
-               p->T * width * sizeof(float));
-        memcpy(t->v[l] + t->rows * width, w->acts.v + p->row * width, p->T * width * sizeof(float));
-        *seg++ = (struct cart_kv_segment){t->k[l], t->v[l], t->rows + p->T, width, CART_F32};
-        it->n_segs = (size_t)(seg - it->segs);
-        it->q = w->scratch.q + p->row * wq;
-        it->out = w->acts.attn + p->row * wq;
-        it->stats = NULL;
-        it->ldq = it->ldo = wq;
-        it->T = p->T;
-        it->pos0 = p->pos;
+    size_t width = cart_layer_kv_width(&m->layers[l]);
+    const struct cart_kv_tail *t = kv->tail;
+    for (size_t j = 0; j < kv->n_parts; j++) {
+        const struct cart_kv_part *part = kv->parts[j];
+        const struct cart_kv_layer *pl = &part->layers[l];
+        seg[j] = (struct cart_kv_segment){pl->k, pl->v, part->rows, pl->stride, part->dtype};
     }
+    cart_kv_tail_write(t, m, l, t->rows, w->scratch.k + p->row * width, w->acts.v + p->row * width,
+                       p->T);
+    seg[kv->n_parts] = (struct cart_kv_segment){t->k[l], t->v[l], t->rows + p->T, width, t->dtype};
+    return kv->n_parts + 1;
 }
 
+/* Sets the next item to T queries that stand side by side from row r on, the first at position pos.
+ */
+static void add_item(struct cart_workspace *w, const struct cart_layer *layer, size_t *n,
+                     const struct cart_kv_segment *seg, size_t n_segs, size_t r, size_t T,
+                     size_t pos)
+{
+    size_t wq = layer->H * layer->DH;
+    w->items[(*n)++] = (struct cart_attn_item){.q = w->scratch.q + r * wq,
+                                               .out = w->acts.attn + r * wq,
+                                               .segs = seg,
+                                               .n_segs = n_segs,
+                                               .T = T,
+                                               .pos0 = pos,
+                                               .ldq = wq,
+                                               .ldo = wq};
+}
+
+/* The queries of layer l: all of each piece, or only the wanted ones, each run of neighbours an
+ * item. Returns the number of items. */
+static size_t plan_attention(struct cart_workspace *w, const struct cart_model *m,
+                             const struct cart_span *spans, size_t n_pieces, size_t l, bool all)
+{
+    const struct cart_layer *layer = &m->layers[l];
+    struct cart_kv_segment *seg = w->segs;
+    size_t n = 0;
+    for (size_t i = 0; i < n_pieces; i++) {
+        const struct piece *p = &w->pieces[i];
+        size_t n_segs = list_segments(w, m, &spans[p->span].kv, p, l, seg),
+               end = p->want + p->n_want;
+        if (all)
+            add_item(w, layer, &n, seg, n_segs, p->row, p->T, p->pos);
+        for (size_t r = p->want, T; !all && r < end; r += T) {
+            for (T = 1; r + T < end && w->on[r + T] == w->on[r] + T;)
+                T++;
+            add_item(w, layer, &n, seg, n_segs, r, T, p->pos + w->on[r] - p->row);
+        }
+        seg += n_segs;
+    }
+    return n;
+}
+
+/* R: wanted rows. They end up side by side in acts.x. */
 static void run_piece(const struct cart_model *m, struct cart_workspace *w,
-                      const struct cart_span *spans, size_t n_pieces, size_t M,
+                      const struct cart_span *spans, size_t n_pieces, size_t M, size_t R,
                       struct cart_pool *pool)
 {
     size_t half = m->rope.n_rot / 2;
@@ -170,30 +202,30 @@ static void run_piece(const struct cart_model *m, struct cart_workspace *w,
     for (size_t l = 0; l < m->L; l++) {
         const struct cart_layer *layer = &m->layers[l];
         struct cart_attn_dims dims = cart_layer_attn_dims(layer);
-        cart_layer_project(m, layer, &w->acts, &w->scratch, M, pool);
-        plan_attention(w, m, spans, n_pieces, l);
-        cart_attention_forward(w->items, n_pieces, &dims, pool);
-        cart_layer_finish(m, layer, &w->acts, &w->scratch, w->acts.x, M, pool);
+        bool all = l + 1 < m->L || R == M;
+        struct cart_layer_rows rows = {all ? w->scratch.index : w->on, M, all ? M : R};
+        cart_layer_project(m, layer, &w->acts, &w->scratch, &rows, pool);
+        size_t n = plan_attention(w, m, spans, n_pieces, l, all);
+        cart_attention_forward(w->items, n, &dims, pool);
+        cart_layer_finish(m, layer, &w->acts, &w->scratch, w->acts.x, &rows, pool);
     }
     for (size_t i = 0; i < n_pieces; i++)
         spans[w->pieces[i].span].kv.tail->rows += w->pieces[i].T;
 }
 
-/* Copies the wanted rows of a piece to hidden; returns their number. done: how many of the span's
- * wants earlier pieces gave. */
-static size_t gather(const struct cart_model *m, struct cart_workspace *w,
-                     const struct cart_span *s, const struct piece *p, size_t done, float *hidden)
+/* Lists the wanted rows of a piece from place *R of on. done: how many of the span's wants earlier
+ * pieces gave. */
+static void list_wants(struct cart_workspace *w, const struct cart_span *s, struct piece *p,
+                       size_t done, size_t *R)
 {
-    size_t n = 0;
+    p->want = *R;
     for (size_t i = done; i < s->n_want; i++) {
         size_t t = s->want ? s->want[i] : i;
         if (t >= p->first + p->T)
             break;
-        memcpy(hidden + n * m->D, w->acts.x + (p->row + t - p->first) * m->D,
-               m->D * sizeof *hidden);
-        n++;
+        w->on[(*R)++] = (uint32_t)(p->row + t - p->first);
     }
-    return n;
+    p->n_want = *R - p->want;
 }
 
 int cart_forward(const struct cart_model *m, struct cart_workspace *w,
@@ -205,31 +237,28 @@ int cart_forward(const struct cart_model *m, struct cart_workspace *w,
         r = reserve_segments(w, spans, n, err);
     if (r < 0)
         return r;
-    size_t out = 0, span = 0, first = 0,
-           done = 0; /* done: wants of the span under way that are out */
+    size_t out = 0, span = 0, first = 0, done = 0; /* done: wants of the span that are out */
     while (span < n) {
-        size_t M = 0, n_pieces = 0;
-        while (span + n_pieces < n && M < w->tokens) {
+        size_t M = 0, R = 0, n_pieces = 0;
+        while (span + n_pieces < n && M < w->tokens && n_pieces < w->tokens) {
             const struct cart_span *s = &spans[span + n_pieces];
+            struct piece *p = &w->pieces[n_pieces];
             size_t from = n_pieces == 0 ? first : 0;
             size_t T = s->T - from < w->tokens - M ? s->T - from : w->tokens - M;
-            w->pieces[n_pieces] = (struct piece){span + n_pieces, from, T, M, cart_kv_rows(&s->kv)};
+            *p = (struct piece){span + n_pieces, from, T, M, cart_kv_rows(&s->kv), 0, 0};
+            list_wants(w, s, p, n_pieces == 0 ? done : 0, &R);
             M += T;
             n_pieces++;
-            if (n_pieces == w->tokens)
-                break;
         }
-        run_piece(m, w, spans, n_pieces, M, pool);
-        for (size_t i = 0; i < n_pieces; i++) {
-            const struct piece *p = &w->pieces[i];
-            const struct cart_span *s = &spans[p->span];
-            size_t got = gather(m, w, s, p, done, hidden ? hidden + out * m->D : NULL);
-            out += got;
-            bool whole = p->first + p->T == s->T;
-            done = whole ? 0 : done + got;
-            first = whole ? 0 : p->first + p->T;
-            span = whole ? p->span + 1 : p->span;
-        }
+        run_piece(m, w, spans, n_pieces, M, R, pool);
+        if (R > 0)
+            memcpy(hidden + out * m->D, w->acts.x, R * m->D * sizeof *hidden);
+        out += R;
+        const struct piece *last = &w->pieces[n_pieces - 1];
+        bool whole = last->first + last->T == spans[last->span].T;
+        done = whole ? 0 : (n_pieces == 1 ? done : 0) + last->n_want;
+        first = whole ? 0 : last->first + last->T;
+        span = whole ? last->span + 1 : last->span;
     }
     if (out)
         cart_rmsnorm_forward(hidden, m->D, NULL, hidden, m->D, m->out_norm, out, m->D, m->eps,

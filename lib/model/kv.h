@@ -21,12 +21,22 @@ struct cart_kv_part {
     const struct cart_kv_layer *layers; /* [L] */
 };
 
-/* A stream's own rows, f32: cap rows reserved, rows used. Owned by whoever made it. */
+/* A stream's own rows: cap rows reserved, rows used. Owned by whoever made it. Their type is a class
+ * of results of its own (--kv): a row of F16 or BF16 is rounded once, when it is written (nearest,
+ * ties to even; after head norm and rotation), and widened exactly whenever it is read, also by the
+ * tokens beside it in one forward. So within a class nothing depends on how rows came to be there. */
 struct cart_kv_tail {
     size_t cap, rows;
-    float **k, **v; /* [L] -> [cap, HK, DH] */
+    int dtype;     /* F32, F16 or BF16 */
+    void **k, **v; /* [L] -> [cap, HK, DH] */
     struct cart_arena arena;
 };
+
+/* The type of rows that --kv names, by the place of the word in f32|f16|bf16. */
+static inline int cart_kv_type(int choice)
+{
+    return choice == 0 ? CART_F32 : choice == 1 ? CART_F16 : CART_BF16;
+}
 
 struct cart_kv {
     const struct cart_kv_part *const *parts;
@@ -34,14 +44,14 @@ struct cart_kv {
     struct cart_kv_tail *tail;
 };
 
-int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, size_t cap,
+int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, int dtype, size_t cap,
                       struct cart_err *err) CART_MUST_USE;
 void cart_kv_tail_release(struct cart_kv_tail *t);
-size_t cart_kv_tail_bytes(const struct cart_model *m, size_t cap);
+size_t cart_kv_tail_bytes(const struct cart_model *m, int dtype, size_t cap);
 /* The layout function of a tail that lies in its owner's arena, one of many: such a tail is not
  * released. */
 void cart_kv_tail_layout(struct cart_kv_tail *t, struct cart_arena *a, const struct cart_model *m,
-                         size_t cap);
+                         int dtype, size_t cap);
 
 /* A part that borrows rows [first, first + rows) of a tail; layers [L] is the caller's storage and
  * must outlive the part. */
@@ -49,7 +59,11 @@ void cart_kv_part_of_tail(struct cart_kv_part *part, struct cart_kv_layer *layer
                           const struct cart_model *m, const struct cart_kv_tail *t, size_t first,
                           size_t rows);
 
-/* Rows [from, from + n) of src to rows [to, to + n) of dst. */
+/* Writes rows [at, at + n) of layer l from k and v [n, HK, DH]. */
+void cart_kv_tail_write(const struct cart_kv_tail *t, const struct cart_model *m, size_t l,
+                        size_t at, const float *k, const float *v, size_t n);
+
+/* Rows [from, from + n) of src to rows [to, to + n) of dst, of the same type. */
 void cart_kv_tail_copy(const struct cart_kv_tail *dst, size_t to, const struct cart_kv_tail *src,
                        size_t from, size_t n, const struct cart_model *m);
 

@@ -334,7 +334,7 @@ size_t cart_scheduler_bytes(const struct cart_model *m, const struct cart_schedu
 
     fill_options(&o, m);
     row_counts(&o, &R, &M);
-    return cart_pages_bytes(m, page_count(&o), o.piece) +
+    return cart_pages_bytes(m, CART_F32, page_count(&o), o.piece) +
            cart_workspace_bytes(m, CART_ENGINE_PIECE) +
            (R * (m->V + m->D) + M * m->D) * sizeof(float);
 }
@@ -445,16 +445,16 @@ int cart_scheduler_new(struct cart_scheduler **out, const struct cart_model *m,
     s->pool = pool;
     s->opt = *opt;
     fill_options(&s->opt, m);
-    s->counts.page_bytes = cart_page_bytes(m);
+    s->counts.page_bytes = cart_page_bytes(m, CART_F32);
     int r = buffers(s, err);
     if (r == 0)
         r = find_stops(s, chat, err);
     if (r == 0)
         r = cart_lexicon_new(&s->lexicon, s->t, err);
     if (r == 0)
-        r = cart_engine_new(&s->engine, m, pool, 0, err);
+        r = cart_engine_new(&s->engine, m, CART_F32, pool, 0, err);
     if (r == 0)
-        r = cart_pages_new(&s->pages, m, page_count(&s->opt), s->opt.piece, err);
+        r = cart_pages_new(&s->pages, m, CART_F32, page_count(&s->opt), s->opt.piece, err);
     if (r == 0) {
         publish(s);
         r = start_thread(s, err);

@@ -27,7 +27,7 @@ static int side_init(struct side *s, const struct cart_model *m, size_t cap, siz
                      size_t T, size_t steps, struct cart_err *err)
 {
     memset(s, 0, sizeof *s);
-    int r = cart_kv_tail_init(&s->tail, m, cap, err);
+    int r = cart_kv_tail_init(&s->tail, m, CART_F32, cap, err);
     if (r < 0)
         return r;
     s->kv.tail = &s->tail;
@@ -248,15 +248,16 @@ int cart_equiv_need(struct cart_equiv_need *out, const struct cart_model *m,
     int r = lay_out(&l, m, corpus, opt, err);
     if (r == 0) {
         size_t n = l.ids.n, T = l.T;
-        size_t sides = cart_kv_tail_bytes(m, n + opt->steps) +
-                       cart_kv_tail_bytes(m, T + opt->steps) + cart_workspace_bytes(m, n) +
-                       cart_workspace_bytes(m, T) + 2 * T * m->D * sizeof(float);
+        size_t sides = cart_kv_tail_bytes(m, CART_F32, n + opt->steps) +
+                       cart_kv_tail_bytes(m, CART_F32, T + opt->steps) +
+                       cart_workspace_bytes(m, n) + cart_workspace_bytes(m, T) +
+                       2 * T * m->D * sizeof(float);
         size_t logits = 2 * LOGIT_ROWS * m->V * sizeof(float);
         /* The rows are made while both sides stand, and let go before logits are compared. */
         size_t making = cart_init_bytes(m, opt->p, frozen_of(opt));
         *out = (struct cart_equiv_need){.suffix = T,
                                         .memory = sides + (making > logits ? making : logits),
-                                        .disk = cart_kv_tail_bytes(m, opt->p),
+                                        .disk = cart_kv_tail_bytes(m, CART_F32, opt->p),
                                         .reads = n + opt->p + T,
                                         .decodes = 2 * opt->steps};
     }

@@ -18,7 +18,7 @@ static int time_decode(struct cart_engine *e, const struct cart_kv_part *part,
     int r;
 
     for (size_t i = 0; i < streams; i++) {
-        if ((r = cart_session_init(&sessions[i], m, &part, 1, STEPS, err)) < 0)
+        if ((r = cart_session_init(&sessions[i], m, CART_F32, &part, 1, STEPS, err)) < 0)
             return r;
     }
     double start = cart_clock_now();
@@ -99,7 +99,7 @@ void cart_contexts_add(struct cart_contexts *c, enum cart_context_kind context, 
 
 size_t cart_contexts_bytes(const struct cart_contexts *c, const struct cart_model *m, size_t limit)
 {
-    size_t rows = cart_kv_tail_bytes(m, c->kept);
+    size_t rows = cart_kv_tail_bytes(m, CART_F32, c->kept);
 
     return rows < limit ? rows : limit;
 }

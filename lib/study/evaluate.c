@@ -65,8 +65,8 @@ size_t cart_evaluator_bytes(const struct cart_model *m, size_t tokens, size_t lo
 {
     size_t held = longest > tokens ? longest : tokens;
     /* Of supervised tokens there are fewer than tokens: hidden rows are counted for all. */
-    return cart_workspace_bytes(m, tokens < PIECE ? tokens : PIECE) + cart_kv_tail_bytes(m, held) +
-           (held * m->D + HEAD_ROWS * m->V) * sizeof(float);
+    return cart_workspace_bytes(m, tokens < PIECE ? tokens : PIECE) +
+           cart_kv_tail_bytes(m, CART_F32, held) + (held * m->D + HEAD_ROWS * m->V) * sizeof(float);
 }
 
 static int reserve(struct cart_evaluator *e, size_t n, size_t R, struct cart_err *err)
@@ -90,7 +90,7 @@ static int run_spans(struct cart_evaluator *e, const struct cart_kv_part *const 
     int r = 0;
     size_t made = 0;
     for (; made < n && r == 0; made++) {
-        r = cart_kv_tail_init(&e->tails[made], e->m, e->spans[made].T, err);
+        r = cart_kv_tail_init(&e->tails[made], e->m, CART_F32, e->spans[made].T, err);
         if (r < 0)
             break;
         e->spans[made].kv = (struct cart_kv){parts, n_parts, &e->tails[made]};

@@ -58,7 +58,7 @@ int cart_init_prefill(struct cart_kv_tail *tail, const struct cart_model *m, con
     int r = cart_workspace_new(&ws, m, n < PREFILL_TOKENS ? n : PREFILL_TOKENS, err);
     if (r < 0)
         return r;
-    if ((r = cart_kv_tail_init(tail, m, n, err)) == 0) {
+    if ((r = cart_kv_tail_init(tail, m, CART_F32, n, err)) == 0) {
         struct cart_span span = {.ids = ids, .T = n, .kv = {NULL, 0, tail}};
         if ((r = cart_forward(m, ws, &span, 1, NULL, pool, err)) < 0)
             cart_kv_tail_release(tail);
@@ -69,7 +69,7 @@ int cart_init_prefill(struct cart_kv_tail *tail, const struct cart_model *m, con
 
 size_t cart_init_prefill_bytes(const struct cart_model *m, size_t n)
 {
-    return cart_kv_tail_bytes(m, n) +
+    return cart_kv_tail_bytes(m, CART_F32, n) +
            cart_workspace_bytes(m, n < PREFILL_TOKENS ? n : PREFILL_TOKENS);
 }
 

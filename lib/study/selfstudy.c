@@ -57,7 +57,7 @@ static size_t session_cap(const struct cart_selfstudy_options *o)
 
 size_t cart_selfstudy_bytes(const struct cart_model *m, const struct cart_selfstudy_options *opt)
 {
-    return opt->gen_batch * cart_kv_tail_bytes(m, session_cap(opt)) +
+    return opt->gen_batch * cart_kv_tail_bytes(m, CART_F32, session_cap(opt)) +
            cart_batch_bytes(m, opt->gen_batch, opt->spec_b);
 }
 
@@ -103,7 +103,8 @@ int cart_selfstudy_new(struct cart_selfstudy **out, struct cart_engine *e,
         (opt->spec_b > 0 && (r = index_corpus(s, err)) < 0))
         goto out;
     for (; s->n_sessions < opt->gen_batch; s->n_sessions++) {
-        r = cart_session_init(&s->sessions[s->n_sessions], s->m, NULL, 0, session_cap(opt), err);
+        r = cart_session_init(&s->sessions[s->n_sessions], s->m, CART_F32, NULL, 0,
+                              session_cap(opt), err);
         if (r < 0)
             goto out;
     }

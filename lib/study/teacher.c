@@ -106,7 +106,7 @@ static int enter(struct cart_teacher *t, struct pupil *p, struct cart_err *err)
         return r;
     p->part = cart_prefix_part(p->prefix);
     if (!p->session_ready) {
-        if ((r = cart_session_init(&p->session, m, &p->part, 1, p->c.T, err)) < 0)
+        if ((r = cart_session_init(&p->session, m, CART_F32, &p->part, 1, p->c.T, err)) < 0)
             return r;
         p->session_ready = true;
     }

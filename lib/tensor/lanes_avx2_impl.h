@@ -78,6 +78,30 @@ CART_ALWAYS_INLINE struct lanes lanes_load_bf16(const uint16_t *p)
     return LANES_OF(lanes_half_bf16(p), lanes_half_bf16(p + 8));
 }
 
+CART_ALWAYS_INLINE void lanes_store_f16(uint16_t *p, struct lanes a)
+{
+    _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(a.lo, _MM_FROUND_TO_NEAREST_INT));
+    _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(a.hi, _MM_FROUND_TO_NEAREST_INT));
+}
+
+CART_ALWAYS_INLINE __m256i lanes_half_to_bf16(__m256 a)
+{
+    __m256i u = _mm256_castps_si256(a), high = _mm256_srli_epi32(u, 16);
+    __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
+    __m256i r = _mm256_add_epi32(u, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+    __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(a, a, _CMP_UNORD_Q));
+
+    return _mm256_blendv_epi8(_mm256_srli_epi32(r, 16),
+                              _mm256_or_si256(high, _mm256_set1_epi32(0x40)), nan);
+}
+
+CART_ALWAYS_INLINE void lanes_store_bf16(uint16_t *p, struct lanes a)
+{
+    __m256i r = _mm256_packus_epi32(lanes_half_to_bf16(a.lo), lanes_half_to_bf16(a.hi));
+
+    _mm256_storeu_si256((__m256i *)p, _mm256_permute4x64_epi64(r, 0xd8));
+}
+
 CART_ALWAYS_INLINE struct lanes lanes_add(struct lanes a, struct lanes b)
 {
     return LANES_OF(_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi));

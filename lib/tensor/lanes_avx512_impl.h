@@ -61,6 +61,22 @@ CART_ALWAYS_INLINE struct lanes lanes_load_bf16(const uint16_t *p)
     return LANES_OF(_mm512_castsi512_ps(_mm512_slli_epi32(wide, 16)));
 }
 
+CART_ALWAYS_INLINE void lanes_store_f16(uint16_t *p, struct lanes a)
+{
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(a.v, _MM_FROUND_TO_NEAREST_INT));
+}
+
+CART_ALWAYS_INLINE void lanes_store_bf16(uint16_t *p, struct lanes a)
+{
+    __m512i u = _mm512_castps_si512(a.v), high = _mm512_srli_epi32(u, 16);
+    __m512i odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+    __m512i r = _mm512_add_epi32(u, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+    __mmask16 nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
+
+    r = _mm512_mask_or_epi32(_mm512_srli_epi32(r, 16), nan, high, _mm512_set1_epi32(0x40));
+    _mm256_storeu_si256((__m256i *)p, _mm512_cvtepi32_epi16(r));
+}
+
 CART_ALWAYS_INLINE struct lanes lanes_add(struct lanes a, struct lanes b)
 {
     return LANES_OF(_mm512_add_ps(a.v, b.v));

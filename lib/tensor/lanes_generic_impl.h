@@ -70,6 +70,18 @@ LANES_INLINE struct lanes lanes_load_bf16(const uint16_t *p)
     LANES_EACH(cart_bf16_to_f32(p[i]));
 }
 
+LANES_INLINE void lanes_store_f16(uint16_t *p, struct lanes a)
+{
+    for (int i = 0; i < LANES; i++)
+        p[i] = cart_f16_from_f32(a.x[i]);
+}
+
+LANES_INLINE void lanes_store_bf16(uint16_t *p, struct lanes a)
+{
+    for (int i = 0; i < LANES; i++)
+        p[i] = cart_bf16_from_f32(a.x[i]);
+}
+
 LANES_INLINE struct lanes lanes_add(struct lanes a, struct lanes b)
 {
     LANES_EACH(a.x[i] + b.x[i]);

@@ -2,8 +2,11 @@
 #include "tensor/ops.h"
 
 #include "tensor/dispatch.h"
+#include "tensor/dtype.h"
 #include "tensor/mathf.h"
 #include "tensor/ops_kernels.h"
+
+#include <string.h>
 
 /* Values that one unit takes at least: less is not worth waking a thread for. */
 #define UNIT_VALUES ((size_t)1 << 14)
@@ -235,6 +238,14 @@ void cart_add(float *y, const float *x, size_t n, struct cart_pool *pool)
 bool cart_all_finite(const float *x, size_t n)
 {
     return kernels()->all_finite(x, n);
+}
+
+void cart_narrow(void *out, int dtype, const float *x, size_t n)
+{
+    if (dtype == CART_F32)
+        memcpy(out, x, n * sizeof *x);
+    else
+        kernels()->narrow(out, dtype == CART_F16, x, n);
 }
 
 static void adam_span(const void *ctx, size_t from, size_t to)

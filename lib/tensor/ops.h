@@ -62,6 +62,10 @@ void cart_swiglu_backward(float *dgate, float *dup, const float *dout, const flo
 void cart_add(float *y, const float *x, size_t n, struct cart_pool *pool); /* y += x */
 bool cart_all_finite(const float *x, size_t n);                            /* no NaN, no infinity */
 
+/* out [n] of type dtype = x [n], each value rounded to the nearest, ties to even, as
+ * cart_f16_from_f32 and cart_bf16_from_f32 do it; F32: a copy. */
+void cart_narrow(void *out, int dtype, const float *x, size_t n);
+
 /* Adam without weight decay (Kingma and Ba 2015). g = grad * grad_scale;
  * m = fmaf(b1, m, (1 - b1) * g); v = fmaf(b2, v, ((1 - b2) * g) * g);
  * x -= (lr * (m / c1)) / (sqrt(v / c2) + eps). The caller gives c1 = 1 - b1^step and

@@ -7,6 +7,8 @@
 #include "tensor/lanes_impl.h"
 #include "tensor/ops_kernels.h"
 
+#include <string.h>
+
 /* Lanes i .. of x [n], +0 beyond n. */
 CART_ALWAYS_INLINE struct lanes part(const float *x, size_t i, size_t n)
 {
@@ -137,6 +139,27 @@ static bool all_finite(const float *x, size_t n)
     return bad == 0;
 }
 
+CART_ALWAYS_INLINE void narrow_lanes(uint16_t *out, bool f16, struct lanes x)
+{
+    if (f16)
+        lanes_store_f16(out, x);
+    else
+        lanes_store_bf16(out, x);
+}
+
+static void narrow(uint16_t *out, bool f16, const float *x, size_t n)
+{
+    uint16_t rest[LANES];
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        narrow_lanes(out + i, f16, lanes_load(x + i));
+    if (i < n) {
+        narrow_lanes(rest, f16, lanes_load_n(x + i, n - i));
+        memcpy(out + i, rest, (n - i) * sizeof *rest);
+    }
+}
+
 static void adam_step(float *restrict x, float *restrict m, float *restrict v, float *restrict grad,
                       float grad_scale, size_t n, const struct cart_adam *a)
 {
@@ -156,7 +179,8 @@ static void adam_step(float *restrict x, float *restrict m, float *restrict v, f
 }
 
 const struct cart_ops_kernels OPS_NAME = {
-    norm_forward, norm_backward, rope, swiglu_forward, swiglu_backward, add, all_finite, adam_step,
+    norm_forward, norm_backward, rope,   swiglu_forward, swiglu_backward,
+    add,          all_finite,    narrow, adam_step,
 };
 
 #endif

@@ -20,6 +20,7 @@ struct cart_ops_kernels {
                             const float *up, size_t n);
     void (*add)(float *y, const float *x, size_t n);
     bool (*all_finite)(const float *x, size_t n);
+    void (*narrow)(uint16_t *out, bool f16, const float *x, size_t n);
     void (*adam_step)(float *x, float *m, float *v, float *grad, float grad_scale, size_t n,
                       const struct cart_adam *a);
 };

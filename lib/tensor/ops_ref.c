@@ -1,4 +1,5 @@
 /* The definition of everything in ops.h, one value at a time. */
+#include "tensor/dtype.h"
 #include "tensor/mathf.h"
 #include "tensor/ops_kernels.h"
 
@@ -85,6 +86,12 @@ static bool all_finite(const float *x, size_t n)
     return true;
 }
 
+static void narrow(uint16_t *out, bool f16, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = f16 ? cart_f16_from_f32(x[i]) : cart_bf16_from_f32(x[i]);
+}
+
 static void adam_step(float *x, float *m, float *v, float *grad, float grad_scale, size_t n,
                       const struct cart_adam *a)
 {
@@ -99,5 +106,6 @@ static void adam_step(float *x, float *m, float *v, float *grad, float grad_scal
 }
 
 const struct cart_ops_kernels cart_ops_kernels_ref = {
-    norm_forward, norm_backward, rope, swiglu_forward, swiglu_backward, add, all_finite, adam_step,
+    norm_forward, norm_backward, rope,   swiglu_forward, swiglu_backward,
+    add,          all_finite,    narrow, adam_step,
 };

@@ -107,7 +107,7 @@ static void prefill(struct bench *b)
     size_t want = T - 1;
     for (int i = 0; i < REPEATS; i++) {
         struct cart_kv_tail tail;
-        need(cart_kv_tail_init(&tail, b->m, T, &b->err), &b->err);
+        need(cart_kv_tail_init(&tail, b->m, CART_F32, T, &b->err), &b->err);
         struct cart_span s = {
             .ids = b->ids, .T = T, .kv = {.tail = &tail}, .want = &want, .n_want = 1};
         double start = cart_clock_now();
@@ -129,7 +129,7 @@ static void decode(struct bench *b, size_t streams, size_t depth)
     struct cart_kv_tail *tails = calloc(streams, sizeof *tails);
     struct cart_span *spans = calloc(streams, sizeof *spans);
     for (size_t i = 0; i < streams; i++) {
-        need(cart_kv_tail_init(&tails[i], b->m, depth + STEPS, &b->err), &b->err);
+        need(cart_kv_tail_init(&tails[i], b->m, CART_F32, depth + STEPS, &b->err), &b->err);
         tails[i].rows = depth;
         spans[i] =
             (struct cart_span){.ids = b->ids + i, .T = 1, .kv = {.tail = &tails[i]}, .n_want = 1};
@@ -140,7 +140,7 @@ static void decode(struct bench *b, size_t streams, size_t depth)
         cart_head_logits(b->m, b->hidden, streams, b->logits, b->pool);
         t[i] = cart_clock_now() - start;
     }
-    double kv = (double)cart_kv_tail_bytes(b->m, depth + STEPS / 2) * (double)streams;
+    double kv = (double)cart_kv_tail_bytes(b->m, CART_F32, depth + STEPS / 2) * (double)streams;
     char what[64];
     snprintf(what, sizeof what, "decode, %zu stream%s at depth %zu", streams,
              streams == 1 ? "" : "s", depth);
@@ -178,7 +178,7 @@ static void train(struct bench *b, size_t T, bool recompute)
     float **g = calloc(2 * m->L, sizeof *g);
     struct cart_kv_part part;
     const struct cart_kv_part *parts[] = {&part};
-    need(cart_kv_tail_init(&tail, m, P, &b->err), &b->err);
+    need(cart_kv_tail_init(&tail, m, CART_F32, P, &b->err), &b->err);
     struct cart_span s = {.ids = b->ids, .T = P, .kv = {.tail = &tail}};
     need(cart_forward(m, b->ws, &s, 1, NULL, b->pool, &b->err), &b->err);
     cart_kv_part_of_tail(&part, layers, m, &tail, 0, P);

@@ -129,8 +129,8 @@ static void make_cartridge(const char *path, const uint32_t *ids, size_t p)
                                            .recipe = recipe,
                                            .history = history};
 
-    need(cart_engine_new(&e, model, pool, 0, &err), &err);
-    need(cart_session_init(&session, model, NULL, 0, p, &err), &err);
+    need(cart_engine_new(&e, model, CART_F32, pool, 0, &err), &err);
+    need(cart_session_init(&session, model, CART_F32, NULL, 0, p, &err), &err);
     const struct cart_span span = {ids, p, cart_session_kv(&session), NULL, 0};
     need(cart_engine_forward(e, &span, 1, NULL, &err), &err);
     need(cart_trainable_init(&t, model, p, 1, &err), &err);

@@ -21,6 +21,24 @@ setup() {
     cmp a b
 }
 
+@test "--kv: half the memory, and a class of its own that no thread or path changes" {
+    cart-ask -v --text a.txt --max-tokens 24 'How often?' 2>log >f32
+    cart-ask -v --kv f32 --text a.txt --max-tokens 24 'How often?' 2>log >same
+    cmp f32 same
+    whole=$(grep -oE '[0-9]+ rows, [0-9.]+ MiB' log)
+    for kv in f16 bf16; do
+        cart-ask -v --kv $kv --text a.txt --max-tokens 24 'How often?' 2>log >one
+        CART_CPU=generic cart-ask -j 1 --kv $kv --text a.txt --max-tokens 24 'How often?' >two
+        cmp one two
+        half=$(grep -oE '[0-9]+ rows, [0-9.]+ MiB' log)
+        awk -v a="$whole" -v b="$half" 'BEGIN {
+            split(a, x, " "); split(b, y, " "); want = x[3] / x[1] / 2; got = y[3] / y[1]
+            exit !(got > 0.8 * want && got < 1.25 * want)
+        }'
+    done
+    cart_must_fail 2 cart-ask --kv f8 'How often?'
+}
+
 @test "sampling follows the seed alone" {
     cart-ask --temperature 1 --seed 1 --max-tokens 24 'How often?' >a
     cart-ask --temperature 1 --seed 1 -j 1 --max-tokens 24 'How often?' >b

@@ -94,7 +94,7 @@ static void make_rows(struct run *x)
 
     for (size_t i = 0; i < P; i++)
         ids[i] = some_id(x, 100, i);
-    need(cart_session_init(&s, x->m, NULL, 0, P, &err));
+    need(cart_session_init(&s, x->m, x->way->kv, NULL, 0, P, &err));
     feed(x, &s, ids, P);
     cart_kv_part_of_tail(&part, layers, x->m, &s.tail, 0, P);
     need(cart_trainable_init(&x->rows, x->m, P, 1, &err));
@@ -128,7 +128,8 @@ static struct stream *make_streams(struct run *x)
         row += s[i].n;
         for (size_t k = 0; k < s[i].n; k++)
             s[i].prompt[k] = some_id(x, i, k);
-        need(cart_session_init(&s[i].session, x->m, x->parts, x->rows.n_parts, LONGEST, &err));
+        need(cart_session_init(&s[i].session, x->m, x->way->kv, x->parts, x->rows.n_parts, LONGEST,
+                               &err));
     }
     return s;
 }
@@ -331,7 +332,7 @@ void exact_run(struct exact_result *out, const struct cart_model *m, size_t rows
     struct run x = {.m = m, .way = way, .P = rows, .out = out};
 
     need(cart_pool_new(&x.pool, way->threads, &err));
-    need(cart_engine_new(&x.e, m, x.pool, 0, &err));
+    need(cart_engine_new(&x.e, m, way->kv, x.pool, 0, &err));
     need(cart_model_chat(m, &x.chat, &err));
     make_rows(&x);
     make_logits(&x);

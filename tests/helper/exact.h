@@ -13,6 +13,7 @@ struct cart_model;
 struct exact_way {
     size_t threads, width, split;
     bool pack, recompute;
+    int kv; /* type of the rows that streams append */
 };
 
 enum exact_part {

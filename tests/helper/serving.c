@@ -60,7 +60,7 @@ void test_make_cartridge(const char *name, size_t p, uint64_t seed, float scale)
 
     for (size_t i = 0; i < p; i++)
         draft[i] = ids[i] = test_pick(seed, (uint32_t)i, 300);
-    test_need(cart_session_init(&s, test_serving.model, NULL, 0, p, &err), &err);
+    test_need(cart_session_init(&s, test_serving.model, CART_F32, NULL, 0, p, &err), &err);
     const struct cart_span span = {ids, p, cart_session_kv(&s), NULL, 0};
     test_need(cart_engine_forward(test_serving.plain, &span, 1, NULL, &err), &err);
     test_need(cart_trainable_init(&t, test_serving.model, p, 1, &err), &err);
@@ -162,8 +162,8 @@ void test_plain_run(const struct cart_serve_request *q, size_t choice, struct an
     memset(a, 0, sizeof *a);
     a->finish = CART_SERVE_LENGTH;
     test_need(cart_sampler_scratch_new(&scratch, test_serving.model->V, &err), &err);
-    test_need(cart_session_init(&s, test_serving.model, q->stack->parts, q->stack->n_parts,
-                                q->n_prompt + most + 1, &err),
+    test_need(cart_session_init(&s, test_serving.model, CART_F32, q->stack->parts,
+                                q->stack->n_parts, q->n_prompt + most + 1, &err),
               &err);
     size_t last = q->n_prompt - 1;
     struct cart_span span = {q->prompt, q->n_prompt, cart_session_kv(&s), &last, 1};
@@ -319,9 +319,9 @@ int test_serving_setup(void **state)
     test_need(cart_model_chat(test_serving.model, &test_serving.chat, &err), &err);
     test_need(cart_pool_new(&test_serving.pool, 1, &err), &err);
     test_need(cart_pool_new(&test_serving.plain_pool, 1, &err), &err);
-    test_need(
-        cart_engine_new(&test_serving.plain, test_serving.model, test_serving.plain_pool, 0, &err),
-        &err);
+    test_need(cart_engine_new(&test_serving.plain, test_serving.model, CART_F32,
+                              test_serving.plain_pool, 0, &err),
+              &err);
     demand(mkdtemp(test_serving.folder) != NULL, "mkdtemp(test_serving.folder)");
     test_make_cartridge(names[0], 70, 31, 1);
     test_make_cartridge(names[1], 33, 32, 1);

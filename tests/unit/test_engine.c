@@ -108,7 +108,7 @@ static void add(struct cart_batch *b, struct stream *s, const struct cart_kv_par
 {
     struct cart_err err = {0};
 
-    need(cart_session_init(&s->session, model, parts, n_parts, 4, &err), &err);
+    need(cart_session_init(&s->session, model, CART_F32, parts, n_parts, 4, &err), &err);
     const struct cart_request req = {.session = &s->session,
                                      .prompt = s->prompt,
                                      .n_prompt = s->n_prompt,
@@ -130,7 +130,7 @@ static void run_all(struct stream *streams, size_t width, size_t threads)
     size_t next = 0;
 
     need(cart_pool_new(&pool, threads, &err), &err);
-    need(cart_engine_new(&e, model, pool, 0, &err), &err);
+    need(cart_engine_new(&e, model, CART_F32, pool, 0, &err), &err);
     need(cart_batch_new(&b, e, chat, width, 0, &err), &err);
     while (next < STREAMS || cart_batch_active(b) > 0) {
         if (next < STREAMS && cart_batch_active(b) < width) {
@@ -180,7 +180,7 @@ static void test_prefix(void **state)
     static struct stream behind;
 
     need(cart_pool_new(&pool, 2, &err), &err);
-    need(cart_engine_new(&e, model, pool, (size_t)1 << 20, &err), &err);
+    need(cart_engine_new(&e, model, CART_F32, pool, (size_t)1 << 20, &err), &err);
     need(cart_batch_new(&b, e, chat, 2, 0, &err), &err);
     make_stream(&whole, 6);
     make_stream(&behind, 6);
@@ -240,7 +240,7 @@ static void test_guesses(void **state)
         struct cart_batch *b;
         size_t steps = 0;
         need(cart_pool_new(&pool, 1 + ahead % 3, &err), &err);
-        need(cart_engine_new(&e, model, pool, 0, &err), &err);
+        need(cart_engine_new(&e, model, CART_F32, pool, 0, &err), &err);
         need(cart_batch_new(&b, e, chat, STREAMS, ahead, &err), &err);
         for (size_t i = 0; i < STREAMS; i++) {
             make_stream(&guessed[i], i);
@@ -276,10 +276,10 @@ static void test_limits(void **state)
     uint32_t *ids = calloc(model->context, sizeof *ids);
 
     need(cart_pool_new(&pool, 1, &err), &err);
-    need(cart_engine_new(&e, model, pool, 0, &err), &err);
+    need(cart_engine_new(&e, model, CART_F32, pool, 0, &err), &err);
     need(cart_batch_new(&b, e, chat, 1, 0, &err), &err);
     make_stream(&s, 0);
-    need(cart_session_init(&s.session, model, NULL, 0, 1, &err), &err);
+    need(cart_session_init(&s.session, model, CART_F32, NULL, 0, 1, &err), &err);
     struct cart_request req = {.session = &s.session,
                                .prompt = ids,
                                .n_prompt = model->context,

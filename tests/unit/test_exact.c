@@ -1,7 +1,8 @@
 /* Not one bit moves: everything that a model computes (helper/exact.h), over weight formats,
  * families, CPU paths, threads, widths, splits of the prefill, packing and recomputation, equals
  * the plainest run of the same file: generic, one thread, one stream, whole prompts, no packing, no
- * recomputation. The bf16 class has a plainest run of its own. One TAP line for each combination.
+ * recomputation. The bf16 class, and each type of keys and values, has a plainest run of its own. One
+ * TAP line for each combination.
  *
  *   test_exact        combinations in which every pair of two settings occurs
  *   test_exact full   these, and all of CPU x threads x widths x splits on a file of each format,
@@ -19,13 +20,14 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FORMAT, FAMILY, CPU, THREADS, WIDTH, SPLIT, PACK, RECOMPUTE, PRECISION, SETTINGS };
+enum { FORMAT, FAMILY, CPU, THREADS, WIDTH, SPLIT, PACK, RECOMPUTE, PRECISION, KV, SETTINGS };
 
 static const char *const families[] = {"llama", "qwen2", "qwen3"};
 static const char *const cpus[] = {"generic", "avx2", "avx512", "baseline"};
 static const size_t threads[] = {1, 2, 3};
 static const size_t widths[] = {1, 2, 5, 16};
 static const size_t splits[] = {0, 1, 7, 64};
+static const int kvs[] = {CART_F32, CART_F16, CART_BF16};
 
 /* The baseline, generic without FMA instructions, is slow: only the full list has it. */
 #define QUICK_CPUS ((size_t)3)
@@ -37,7 +39,8 @@ static size_t levels[SETTINGS] = {TEST_DTYPES,
                                   CART_COUNTOF(splits),
                                   2,
                                   2,
-                                  2};
+                                  2,
+                                  CART_COUNTOF(kvs)};
 #define MOST_LEVELS ((size_t)TEST_DTYPES)
 
 typedef size_t combination[SETTINGS];
@@ -101,8 +104,8 @@ static bool next_pairwise(combination c, size_t n)
 struct file {
     struct cart_model *m;
     size_t rows; /* more than a block of keys; of some files in the full list more than a span */
-    struct exact_result want[2];
-    bool ready[2]; /* for each precision */
+    struct exact_result want[2][CART_COUNTOF(kvs)]; /* for each precision and type of rows */
+    bool ready[2][CART_COUNTOF(kvs)];
 };
 
 static struct file files[TEST_DTYPES][CART_COUNTOF(families)];
@@ -158,7 +161,7 @@ static void open_file(struct file *f, const combination c)
 /* The plainest run of the combination's file. */
 static const struct exact_result *plainest(const combination c)
 {
-    static const struct exact_way way = {.threads = 1, .width = 1};
+    const struct exact_way way = {.threads = 1, .width = 1, .kv = kvs[c[KV]]};
     struct file *f = &files[c[FORMAT]][c[FAMILY]];
     struct cart_err err = {0};
 
@@ -166,26 +169,27 @@ static const struct exact_result *plainest(const combination c)
     if (f->m == NULL)
         open_file(f, c);
     need(cart_kernels_select(CART_KERNELS_AUTO, (enum cart_precision)c[PRECISION], &err), &err);
-    if (!f->ready[c[PRECISION]])
-        exact_run(&f->want[c[PRECISION]], f->m, f->rows, &way);
-    f->ready[c[PRECISION]] = true;
-    return &f->want[c[PRECISION]];
+    if (!f->ready[c[PRECISION]][c[KV]])
+        exact_run(&f->want[c[PRECISION]][c[KV]], f->m, f->rows, &way);
+    f->ready[c[PRECISION]][c[KV]] = true;
+    return &f->want[c[PRECISION]][c[KV]];
 }
 
 static void check(const combination c)
 {
-    const struct exact_way way = {threads[c[THREADS]], widths[c[WIDTH]], splits[c[SPLIT]],
-                                  c[PACK] == 1, c[RECOMPUTE] == 1};
+    const struct exact_way way = {threads[c[THREADS]], widths[c[WIDTH]],  splits[c[SPLIT]],
+                                  c[PACK] == 1,        c[RECOMPUTE] == 1, kvs[c[KV]]};
     const struct exact_result *want = plainest(c);
     const struct file *f = &files[c[FORMAT]][c[FAMILY]];
     struct exact_result got;
     char name[160];
 
-    snprintf(name, sizeof name, "%s %s, %s -j %zu, %zu wide, split %zu%s%s%s",
+    snprintf(name, sizeof name, "%s %s, %s -j %zu, %zu wide, split %zu%s%s%s, kv %s",
              cart_dtype_info(test_dtypes[c[FORMAT]])->name, families[c[FAMILY]], cpus[c[CPU]],
              way.threads, way.width, way.split, way.pack ? ", packed" : "",
              way.recompute ? ", recomputed" : "",
-             c[PRECISION] == CART_PRECISION_BF16 ? ", bf16" : "");
+             c[PRECISION] == CART_PRECISION_BF16 ? ", bf16" : "",
+             cart_dtype_info(kvs[c[KV]])->name);
     if (!set_cpu(cpus[c[CPU]])) {
         left_out++;
         printf("ok %zu - %s # SKIP machine: no %s\n", ++done, name, cpus[c[CPU]]);
@@ -211,7 +215,8 @@ static void check_product(size_t format, size_t precision)
             for (size_t w = 0; w < CART_COUNTOF(widths); w++)
                 for (size_t s = 0; s < CART_COUNTOF(splits); s++, i++)
                     check((combination){format, format % CART_COUNTOF(families), cpu, j, w, s,
-                                        (i + j) % 2, (i / 2 + w) % 2, precision});
+                                        (i + j) % 2, (i / 2 + w) % 2, precision,
+                                        i % CART_COUNTOF(kvs)});
 }
 
 int main(int argc, char **argv)

@@ -97,7 +97,7 @@ static float *plain_logits(struct fixture *f, struct cart_kv_tail *tail)
 {
     size_t D = f->m->D, V = f->m->V;
     float *hidden = calloc(f->T * D, sizeof *hidden), *logits = calloc(f->T * V, sizeof *logits);
-    need(cart_kv_tail_init(tail, f->m, f->T, &f->err), &f->err);
+    need(cart_kv_tail_init(tail, f->m, CART_F32, f->T, &f->err), &f->err);
     struct cart_span span = {.ids = f->ids, .T = f->T, .kv = {.tail = tail}, .n_want = f->T};
     need(cart_forward(f->m, f->ws, &span, 1, hidden, f->pool, &f->err), &f->err);
     cart_head_logits(f->m, hidden, f->T, logits, f->pool);
@@ -129,7 +129,7 @@ static float *behind(struct fixture *f, const struct cart_kv_part *part, size_t 
     size_t n = f->T - f->prefix, D = f->m->D;
     float *hidden = calloc(n * D, sizeof *hidden), *logits = calloc(n * f->m->V, sizeof *logits);
     struct cart_kv_tail tail;
-    need(cart_kv_tail_init(&tail, f->m, n, &f->err), &f->err);
+    need(cart_kv_tail_init(&tail, f->m, CART_F32, n, &f->err), &f->err);
     for (size_t at = 0; at < n; at += cut) {
         size_t T = n - at < cut ? n - at : cut;
         struct cart_span span = {.ids = f->ids + f->prefix + at,
@@ -144,12 +144,82 @@ static float *behind(struct fixture *f, const struct cart_kv_part *part, size_t 
     return logits;
 }
 
+/* Hidden rows of some tokens are those of all, whichever the others are: two streams side by side,
+ * in pieces of ws. kv: the type of their rows, which are left in tails. */
+static void forward_some(struct fixture *f, struct cart_workspace *ws, int kv, const size_t *want,
+                         size_t n_want, float *hidden, struct cart_kv_tail tails[2])
+{
+    struct cart_span spans[2];
+    for (int i = 0; i < 2; i++) {
+        need(cart_kv_tail_init(&tails[i], f->m, kv, f->T, &f->err), &f->err);
+        spans[i] = (struct cart_span){f->ids, f->T, {.tail = &tails[i]}, want, n_want};
+    }
+    need(cart_forward(f->m, ws, spans, 2, hidden, f->pool, &f->err), &f->err);
+}
+
+static void check_wants(struct fixture *f)
+{
+    size_t D = f->m->D, some[] = {1, 2, 5, 6, f->T - 1};
+    float *all = calloc(2 * f->T * D, sizeof *all), *got = calloc(2 * f->T * D, sizeof *got);
+    struct cart_kv_tail tails[2];
+    forward_some(f, f->ws, CART_F32, NULL, f->T, all, tails);
+    cart_kv_tail_release(&tails[0]);
+    cart_kv_tail_release(&tails[1]);
+    for (size_t n = 0; n <= CART_COUNTOF(some); n++)
+        for (size_t tokens = 1; tokens < 3 * f->T; tokens = 2 * tokens + 1) {
+            struct cart_workspace *ws;
+            need(cart_workspace_new(&ws, f->m, tokens, &f->err), &f->err);
+            forward_some(f, ws, CART_F32, some, n, got, tails);
+            for (size_t i = 0; i < 2 * n; i++)
+                assert_memory_equal(got + i * D, all + some[i % n] * D, D * sizeof *got);
+            cart_kv_tail_release(&tails[0]);
+            cart_kv_tail_release(&tails[1]);
+            cart_workspace_free(ws);
+        }
+    free(all);
+    free(got);
+}
+
+/* Rows of 16 bits are the rounded ones (of the first layer, which reads none), and close. */
+static void check_kv(struct fixture *f, const struct cart_kv_tail *tail)
+{
+    static const struct {
+        int dtype;
+        double bound;
+    } kinds[] = {{CART_F16, 2e-2}, {CART_BF16, 2e-1}};
+    size_t D = f->m->D, n = f->T * cart_layer_kv_width(&f->m->layers[0]), last = f->T - 1;
+    float *whole = calloc(2 * D, sizeof *whole), *some = calloc(2 * D, sizeof *some);
+    uint16_t *want = calloc(n, sizeof *want);
+    struct cart_kv_tail tails[2];
+    forward_some(f, f->ws, CART_F32, &last, 1, whole, tails);
+    cart_kv_tail_release(&tails[0]);
+    cart_kv_tail_release(&tails[1]);
+    for (size_t i = 0; i < CART_COUNTOF(kinds); i++) {
+        double scale, w;
+        forward_some(f, f->ws, kinds[i].dtype, &last, 1, some, tails);
+        for (int v = 0; v < 2; v++) {
+            const float *row = v ? tail->v[0] : tail->k[0];
+            for (size_t k = 0; k < n; k++)
+                want[k] = kinds[i].dtype == CART_F16 ? cart_f16_from_f32(row[k])
+                                                     : cart_bf16_from_f32(row[k]);
+            assert_memory_equal(v ? tails[1].v[0] : tails[1].k[0], want, n * sizeof *want);
+        }
+        w = worst(some, whole, D, &scale);
+        assert_true(w > 0 && w < kinds[i].bound * scale);
+        cart_kv_tail_release(&tails[0]);
+        cart_kv_tail_release(&tails[1]);
+    }
+    free(whole);
+    free(some);
+    free(want);
+}
+
 static void scale_rows(struct fixture *f, struct cart_kv_tail *tail, float k, float v)
 {
     for (size_t l = 0; l < f->m->L; l++)
         for (size_t i = 0; i < f->prefix * cart_layer_kv_width(&f->m->layers[l]); i++) {
-            tail->k[l][i] *= k;
-            tail->v[l][i] *= v;
+            ((float *)tail->k[l])[i] *= k;
+            ((float *)tail->v[l])[i] *= v;
         }
 }
 
@@ -252,16 +322,16 @@ static void check_difference(struct fixture *f, struct cart_kv_tail *tail,
     size_t l = f->m->L - 1, best = 0, n = f->prefix * cart_layer_kv_width(&f->m->layers[l]);
     for (size_t i = 1; i < n; i++)
         best = fabsf(g->dv[l][i]) > fabsf(g->dv[l][best]) ? i : best;
-    float old = tail->v[l][best];
+    float *moving = (float *)tail->v[l] + best, old = *moving;
     double h = 0.02, loss[2];
     for (int s = 0; s < 2; s++) {
         struct grads moved;
-        tail->v[l][best] = old + (s ? (float)-h : (float)h);
+        *moving = old + (s ? (float)-h : (float)h);
         train(f, part, false, 1, &moved);
         loss[s] = moved.loss;
         cart_arena_release(&moved.arena);
     }
-    tail->v[l][best] = old;
+    *moving = old;
     double slope = (loss[0] - loss[1]) / (2 * h), claimed = (double)g->dv[l][best] / 20;
     assert_true(fabs(slope - claimed) < 0.02 * fabs(claimed) + 1e-4);
 }
@@ -316,6 +386,8 @@ static void test_pair(void **state)
     print_message("# logits: worst %.2g\n", w);
     assert_true(w < LOGIT_BOUND);
     check_rows(&f, &tail);
+    check_wants(&f);
+    check_kv(&f, &tail);
 
     struct cart_kv_layer *layers = calloc(f.m->L, sizeof *layers);
     struct cart_kv_part part;

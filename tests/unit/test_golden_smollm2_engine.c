@@ -46,7 +46,7 @@ static bool setup(struct fixture *f)
     need(r, &f->err);
     need(cart_model_chat(f->m, &f->chat, &f->err), &f->err);
     need(cart_pool_new(&f->pool, cart_cpu_count(), &f->err), &f->err);
-    need(cart_engine_new(&f->e, f->m, f->pool, 1 << 28, &f->err), &f->err);
+    need(cart_engine_new(&f->e, f->m, CART_F32, f->pool, 1 << 28, &f->err), &f->err);
     return true;
 }
 
@@ -77,7 +77,7 @@ static void check_logits(struct fixture *f, const json_t *prompt, double *worst)
     float *hidden = malloc(n * f->m->D * sizeof *hidden);
     float *logits = malloc(f->m->V * sizeof *logits);
 
-    need(cart_session_init(&s, f->m, NULL, 0, n, &f->err), &f->err);
+    need(cart_session_init(&s, f->m, CART_F32, NULL, 0, n, &f->err), &f->err);
     const struct cart_span span = {ids, n, cart_session_kv(&s), NULL, n};
     need(cart_engine_forward(f->e, &span, 1, hidden, &f->err), &f->err);
     json_t *row;
@@ -143,7 +143,7 @@ static void start(struct fixture *f, struct cart_batch *b, struct stream *s, con
     uint32_t ids[128];
     size_t n = ids_of(json_object_get(prompt, "ids"), ids, CART_COUNTOF(ids));
 
-    need(cart_session_init(&s->session, f->m, NULL, 0, n + 32, &f->err), &f->err);
+    need(cart_session_init(&s->session, f->m, CART_F32, NULL, 0, n + 32, &f->err), &f->err);
     const struct cart_request req = {.session = &s->session,
                                      .prompt = ids,
                                      .n_prompt = n,

@@ -166,6 +166,39 @@ static void test_finite(void **state)
     assert_true(cart_all_finite(x, 100));
 }
 
+/* Every variant rounds as the functions of dtype.h, of any length; whatever a value is. */
+static void test_narrow(void **state)
+{
+    static const float odd[] = {0.0f,        -0.0f,          1e-45f,  -1e-39f,  5.96e-8f,
+                                2.98e-8f,    -2.9802326e-8f, 6.1e-5f, 65504.0f, 65519.9f,
+                                65520.0f,    -1e30f,         3.4e38f, INFINITY, -INFINITY,
+                                1.00390625f, 1.01171875f,    2049.0f, 2051.0f,  -3.3961775e38f};
+    const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
+    size_t n_sets = cart_tensor_kernels_usable(sets);
+    float *x = floats(N_MOST, 5);
+    uint16_t got[N_MOST + 1], bad;
+
+    (void)state;
+    for (size_t i = 0; i < N_MOST; i++)
+        x[i] = i % 3 == 0 ? odd[i / 3 % CART_COUNTOF(odd)] : ldexpf(x[i], (int)(i % 60) - 40);
+    for (size_t s = 0; s < n_sets; s++)
+        for (size_t i = 0; i < 2 * CART_COUNTOF(lengths); i++) {
+            size_t n = lengths[i / 2];
+            bool f16 = i % 2;
+
+            got[n] = 0x7777;
+            sets[s]->ops->narrow(got, f16, x, n);
+            for (size_t k = 0; k < n; k++)
+                assert_int_equal(got[k], f16 ? cart_f16_from_f32(x[k]) : cart_bf16_from_f32(x[k]));
+            assert_int_equal(got[n], 0x7777);
+            sets[s]->ops->narrow(&bad, f16, &(float){NAN}, 1);
+            assert_true(isnan(f16 ? cart_f16_to_f32(bad) : cart_bf16_to_f32(bad)));
+        }
+    cart_narrow(x, CART_F32, odd, CART_COUNTOF(odd));
+    assert_memory_equal(x, odd, sizeof odd);
+    free(x);
+}
+
 /* The whole functions, many rows with gaps, for each number of threads. */
 static void test_rows(void **state)
 {
@@ -402,7 +435,7 @@ int main(void)
         cmocka_unit_test(test_rows),       cmocka_unit_test(test_elements),
         cmocka_unit_test(test_norm_truth), cmocka_unit_test(test_swiglu_truth),
         cmocka_unit_test(test_rope_table), cmocka_unit_test(test_rope_apply),
-        cmocka_unit_test(test_adam_truth),
+        cmocka_unit_test(test_adam_truth), cmocka_unit_test(test_narrow),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -57,9 +57,10 @@ static void write_rows(const struct stream *s, const struct cart_kv *kv, size_t 
     for (size_t l = 0; l < model->L; l++) {
         size_t width = cart_layer_kv_width(&model->layers[l]);
         for (size_t t = 0; t < T; t++) {
-            kv->tail->k[l][(kv->tail->rows + t) * width] = mark(s->key, s->ids, s->n + t + 1, l);
-            kv->tail->v[l][(kv->tail->rows + t) * width + width - 1] =
-                -mark(s->key, s->ids, s->n + t + 1, l);
+            float *k = (float *)kv->tail->k[l] + (kv->tail->rows + t) * width;
+            float *v = (float *)kv->tail->v[l] + (kv->tail->rows + t) * width;
+            k[0] = mark(s->key, s->ids, s->n + t + 1, l);
+            v[width - 1] = -mark(s->key, s->ids, s->n + t + 1, l);
         }
     }
 }
@@ -150,7 +151,7 @@ static void random_lanes(void **state)
     static struct stream streams[LANES];
     size_t found = 0;
 
-    need(cart_pages_new(&p, model, PAGES, PIECE, &err), &err);
+    need(cart_pages_new(&p, model, CART_F32, PAGES, PIECE, &err), &err);
     for (uint64_t n = 0; n < 4000; n++) {
         struct stream *s = &streams[pick(n, 7, LANES)];
         if (!s->open) {
@@ -186,7 +187,7 @@ static void the_last_page(void **state)
     struct cart_pages *p;
     struct stream s = {.target = 20};
 
-    need(cart_pages_new(&p, model, 1, PIECE, &err), &err);
+    need(cart_pages_new(&p, model, CART_F32, 1, PIECE, &err), &err);
     for (int turn = 0; turn < 3; turn++) {
         for (uint32_t i = 0; i < 20; i++)
             s.ids[i] = i < 12 ? i : i + (uint32_t)turn;

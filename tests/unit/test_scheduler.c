@@ -136,7 +136,7 @@ static void prompts_are_scored(void **state)
     float *hidden = malloc(130 * test_serving.model->D * sizeof *hidden);
     double scores[130];
     struct cart_head *head;
-    test_need(cart_session_init(&session, test_serving.model, NULL, 0, 130, &err), &err);
+    test_need(cart_session_init(&session, test_serving.model, CART_F32, NULL, 0, 130, &err), &err);
     const struct cart_span span = {prompt, 130, cart_session_kv(&session), NULL, 130};
     test_need(cart_engine_forward(test_serving.plain, &span, 1, hidden, &err), &err);
     test_need(cart_head_new(&head, test_serving.model, 16, &err), &err);
