@@ -48,6 +48,8 @@ struct cart_route {
 };
 
 #define CART_ARGUMENT_MAX ((size_t)255)
+#define CART_CLIENT_MAX 46 /* bytes of an address as text, as INET6_ADDRSTRLEN */
+#define CART_CLIENT_UNIX "unix"
 
 struct cart_exchange {
     struct cart_serve *serve;
@@ -59,7 +61,8 @@ struct cart_exchange {
     char *path;   /* owned */
     char *origin; /* allowed Origin to reflect, owned, or NULL */
     bool http10, head_only;
-    int fd;
+    int fd;                       /* libmicrohttpd's, whose other end is the relay's */
+    char client[CART_CLIENT_MAX]; /* address, or CART_CLIENT_UNIX */
     double started;
     struct cart_buf body;
     bool too_large, no_memory; /* one of them: then the body is thrown away */
@@ -142,9 +145,9 @@ void cart_exchange_cancel(struct cart_exchange *x);
 /* ---- http.c for net.c ---- */
 
 int cart_http_start(struct cart_serve *s, struct cart_err *err) CART_MUST_USE;
-/* A connection accepted from a listener; the descriptor is libmicrohttpd's from here on, also on
+/* One end of a pair whose other end is the relay's; it is libmicrohttpd's from here on, also on
  * failure. */
-bool cart_http_add(struct cart_serve *s, int fd, const void *addr, unsigned addr_len);
+bool cart_http_add(struct cart_serve *s, int fd);
 void cart_http_stop(struct cart_serve *s);
 
 /* ---- net.c for http.c ---- */
@@ -157,9 +160,11 @@ void cart_net_submit(struct cart_serve *s,
 /* Reads the directory again, now; takes its time. false: it could not be read, which is logged. */
 bool cart_net_load_directory(struct cart_serve *s);
 bool cart_net_draining(const struct cart_serve *s);
-/* Deadlines of a connection by descriptor: it waits for a header, for a body, or for us. */
+/* Deadlines of a connection by libmicrohttpd's descriptor: it waits for a header (the next one goes
+ * in only then), for a body, or for us. */
 enum cart_net_phase { CART_NET_HEADER, CART_NET_BODY, CART_NET_ANSWER, CART_NET_CLOSED };
 void cart_net_phase(struct cart_serve *s, int fd, enum cart_net_phase phase);
+void cart_net_client(struct cart_serve *s, int fd, char out[CART_CLIENT_MAX]); /* who it is */
 void cart_net_note(struct cart_serve *s, enum cart_log_level level, const char *fmt, ...)
     CART_PRINTF(3, 4);
 

@@ -10,11 +10,13 @@ struct line {
     const char *next;
 };
 
-static enum cart_gate_verdict refuse(struct cart_gate *g, unsigned status, const char *reason)
+enum verdict { MORE, PASS, REFUSE };
+
+static enum verdict refuse(struct cart_gate *g, unsigned status, const char *reason)
 {
     g->status = status;
     g->reason = reason;
-    return CART_GATE_REFUSE;
+    return REFUSE;
 }
 
 /* Token characters of RFC 9110: what methods and field names are made of. */
@@ -32,25 +34,31 @@ static bool is_token(const char *p, size_t n)
 
 /* The next line, which ends with CR LF and has no other control character than tabs. MORE: it is
  * not whole yet. */
-static enum cart_gate_verdict next_line(const char *p, const char *end, struct line *l,
-                                        struct cart_gate *g)
+static enum verdict next_line(const char *p, const char *end, struct line *l, struct cart_gate *g)
 {
     for (const char *q = p; q < end; q++) {
         unsigned char c = (unsigned char)*q;
         if (c == '\r' && q + 1 == end)
-            return CART_GATE_MORE;
+            return MORE;
         if (c == '\r' && q[1] == '\n') {
             *l = (struct line){p, (size_t)(q - p), q + 2};
-            return CART_GATE_PASS;
+            return PASS;
         }
         if ((c < ' ' && c != '\t') || c == 127)
             return refuse(g, 400,
                           "expected lines that end with CR LF and hold no control characters");
     }
-    return CART_GATE_MORE;
+    return MORE;
 }
 
-static enum cart_gate_verdict judge_request_line(const struct line *l, struct cart_gate *g)
+/* What a header says about its request so far. */
+struct header {
+    bool chunked, length, http10;
+    size_t body;          /* Content-Length */
+    size_t hosts, fields; /* fields: each cookie counts, for libmicrohttpd keeps each */
+};
+
+static enum verdict judge_request_line(const struct line *l, struct header *h, struct cart_gate *g)
 {
     const char *end = l->p + l->n, *target = memchr(l->p, ' ', l->n);
     if (!target || !is_token(l->p, (size_t)(target - l->p)))
@@ -63,11 +71,16 @@ static enum cart_gate_verdict judge_request_line(const struct line *l, struct ca
     for (const char *p = target; p < version; p++)
         if (*p == '\t' || (unsigned char)*p >= 127)
             return refuse(g, 400, "expected a target of visible ASCII characters");
+    /* Decoded, it would end the path for whoever reads it as a string. */
+    for (const char *p = target; p + 3 <= version; p++)
+        if (memcmp(p, "%00", 3) == 0)
+            return refuse(g, 400, "expected a target without %00");
     if (end - version != 8 || memcmp(version, "HTTP/", 5) != 0 || version[6] != '.')
         return refuse(g, 400, "expected METHOD TARGET HTTP/1.1");
     if (version[5] != '1' || (version[7] != '0' && version[7] != '1'))
         return refuse(g, 505, "expected HTTP/1.0 or HTTP/1.1");
-    return CART_GATE_PASS;
+    h->http10 = version[7] == '0';
+    return PASS;
 }
 
 static bool is_name(const struct line *l, size_t n, const char *name)
@@ -75,13 +88,34 @@ static bool is_name(const struct line *l, size_t n, const char *name)
     return n == strlen(name) && strncasecmp(l->p, name, n) == 0;
 }
 
-/* What the fields so far say about the body. */
-struct framing {
-    bool chunked, length;
-};
+static bool is_host_character(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '-' || c == '_' || c == '~' || c == '%';
+}
 
-static enum cart_gate_verdict judge_field(const struct line *l, struct framing *f,
-                                          struct cart_gate *g)
+bool cart_gate_host(const char *value, size_t len, size_t *n)
+{
+    size_t i = 0;
+    if (len > 0 && value[0] == '[') {
+        for (i = 1; i < len && (is_host_character(value[i]) || value[i] == ':'); i++)
+            continue;
+        if (i < 2 || i == len || value[i++] != ']')
+            return false;
+    } else {
+        while (i < len && is_host_character(value[i]))
+            i++;
+    }
+    *n = i;
+    if (i == 0 || (i < len && value[i] != ':'))
+        return false;
+    for (i++; i < len; i++)
+        if (value[i] < '0' || value[i] > '9')
+            return false;
+    return true;
+}
+
+static enum verdict judge_field(const struct line *l, struct header *f, struct cart_gate *g)
 {
     const char *colon = memchr(l->p, ':', l->n);
     size_t n = colon ? (size_t)(colon - l->p) : 0;
@@ -92,8 +126,7 @@ static enum cart_gate_verdict judge_field(const struct line *l, struct framing *
     const char *v = colon + 1, *end = l->p + l->n;
     while (v < end && (*v == ' ' || *v == '\t'))
         v++;
-    while (end > v && (end[-1] == ' ' || end[-1] == '\t'))
-        end--;
+    /* A blank behind one of these is not taken off by libmicrohttpd, which then reads it differently. */
     if (is_name(l, n, "transfer-encoding")) {
         if (end - v != 7 || strncasecmp(v, "chunked", 7) != 0)
             return refuse(g, 400, "Transfer-Encoding: expected chunked");
@@ -112,8 +145,22 @@ static enum cart_gate_verdict judge_field(const struct line *l, struct framing *
         f->length = true;
         if (end - v > 15)
             return refuse(g, 413, "Content-Length: larger than any body that is taken");
+        for (const char *p = v; p < end; p++)
+            f->body = f->body * 10 + (size_t)(*p - '0');
     }
-    return CART_GATE_PASS;
+    if (is_name(l, n, "host")) {
+        size_t host;
+        if (++f->hosts > 1)
+            return refuse(g, 400, "expected one Host field, found more");
+        if (!cart_gate_host(v, (size_t)(end - v), &host))
+            return refuse(g, 400, "Host: expected a host, and a port if any");
+    }
+    if (is_name(l, n, "cookie"))
+        for (const char *p = v; p < end; p++)
+            f->fields += *p == ';' || *p == ',';
+    if (++f->fields > CART_GATE_FIELDS_MAX)
+        return refuse(g, 431, "expected at most 128 fields and cookies");
+    return PASS;
 }
 
 /* Chunk extensions: ";" NAME or ";" NAME "=" VALUE, again and again; a value is a token or in
@@ -146,60 +193,122 @@ static bool are_extensions(const char *p, const char *end)
     return true;
 }
 
-/* The line of the first chunk, if it is there already: later ones are libmicrohttpd's, and bounded
- * by the body's limit and its deadline. */
-static enum cart_gate_verdict judge_chunk(const char *p, const char *end, size_t max_body,
-                                          struct cart_gate *g)
+/* The line before a chunk. */
+static int64_t judge_chunk(struct cart_gate *g, const char *data, size_t n, size_t max_body)
 {
     struct line l;
     size_t size = 0, digits = 0;
-    enum cart_gate_verdict v = next_line(p, end, &l, g);
-    if (v == CART_GATE_MORE && (size_t)(end - p) <= CART_GATE_CHUNK_LINE_MAX)
-        return CART_GATE_PASS;
-    if (v == CART_GATE_REFUSE)
-        return v;
-    if (v == CART_GATE_MORE || l.n > CART_GATE_CHUNK_LINE_MAX)
-        return refuse(g, 400, "expected a chunk size, found a line without end");
+    enum verdict v = next_line(data, data + n, &l, g);
+    if (v == MORE && n <= CART_GATE_CHUNK_LINE_MAX)
+        return 0;
+    if (v == REFUSE)
+        return -1;
+    if (v == MORE || l.n > CART_GATE_CHUNK_LINE_MAX) {
+        refuse(g, 400, "expected a chunk size, found a line without end");
+        return -1;
+    }
     for (; digits < l.n; digits++) {
         static const char hex[] = "0123456789abcdef";
         char c = l.p[digits] >= 'A' && l.p[digits] <= 'F' ? (char)(l.p[digits] + 32) : l.p[digits];
         const char *at = c ? strchr(hex, c) : NULL;
         if (!at)
             break;
-        if (size > max_body)
-            return refuse(g, 413, "chunk size: larger than any body that is taken");
-        size = size * 16 + (size_t)(at - hex);
+        size = size > max_body ? size : size * 16 + (size_t)(at - hex);
     }
-    if (digits == 0 || !are_extensions(l.p + digits, l.p + l.n))
-        return refuse(g, 400, "expected a chunk size in hexadecimal digits");
-    if (size > max_body)
-        return refuse(g, 413, "chunk size: larger than any body that is taken");
-    if (size > 0 && (size_t)(end - l.next) >= size + 2 && memcmp(l.next + size, "\r\n", 2) != 0)
-        return refuse(g, 400, "expected a chunk as long as its size says");
-    return CART_GATE_PASS;
+    if (digits == 0 || !are_extensions(l.p + digits, l.p + l.n)) {
+        refuse(g, 400, "expected a chunk size in hexadecimal digits");
+        return -1;
+    }
+    if (size > max_body) {
+        refuse(g, 413, "chunk size: larger than any body that is taken");
+        return -1;
+    }
+    g->at = size > 0 ? CART_GATE_CHUNK_END : CART_GATE_TRAILER;
+    return (l.next - data) + (int64_t)size;
 }
 
-enum cart_gate_verdict cart_gate_judge(const char *data, size_t n, size_t max_body,
-                                       struct cart_gate *g)
+static int64_t judge_chunk_end(struct cart_gate *g, const char *data, size_t n)
+{
+    if (memcmp(data, "\r\n", n < 2 ? n : 2) != 0) {
+        refuse(g, 400, "expected a chunk as long as its size says");
+        return -1;
+    }
+    if (n < 2)
+        return 0;
+    g->at = CART_GATE_CHUNK;
+    return 2;
+}
+
+/* A line of the fields after the last chunk; an empty one ends the request. */
+static int64_t judge_trailer(struct cart_gate *g, const char *data, size_t n)
+{
+    struct line l;
+    struct header h = {.fields = g->fields};
+    enum verdict v = next_line(data, data + n, &l, g);
+    if (g->trailer + (v == PASS ? l.n : n) > CART_GATE_HEADER_MAX)
+        v = refuse(g, 431, "expected a trailer of at most 16384 bytes");
+    if (v == PASS && l.n > 0)
+        v = judge_field(&l, &h, g);
+    if (v == PASS && (h.chunked || h.length))
+        v = refuse(g, 400, "expected the length of the body in the header");
+    if (v != PASS)
+        return v == MORE ? 0 : -1;
+    g->trailer += l.n;
+    g->fields = h.fields;
+    if (l.n == 0)
+        *g = (struct cart_gate){.at = CART_GATE_HEADER};
+    return l.next - data;
+}
+
+static int64_t judge_header(struct cart_gate *g, const char *data, size_t n, size_t max_body)
 {
     const char *p = data, *end = data + n;
     struct line l;
-    struct framing f = {false, false};
+    struct header h = {0};
     /* One empty line before a request is what some clients leave behind. */
     if (n >= 2 && memcmp(p, "\r\n", 2) == 0)
         p += 2;
     for (size_t i = 0;; i++) {
-        enum cart_gate_verdict v = next_line(p, end, &l, g);
-        if (v == CART_GATE_MORE && n > CART_GATE_HEADER_MAX)
-            return refuse(g, 431, "expected a header of at most 16384 bytes");
-        if (v != CART_GATE_PASS)
-            return v;
-        if (i > 0 && l.n == 0)
+        enum verdict v = next_line(p, end, &l, g);
+        if (v == MORE && n > CART_GATE_HEADER_MAX)
+            v = refuse(g, 431, "expected a header of at most 16384 bytes");
+        if (v == PASS && i > 0 && l.n == 0)
             break;
-        v = i == 0 ? judge_request_line(&l, g) : judge_field(&l, &f, g);
-        if (v != CART_GATE_PASS)
-            return v;
+        if (v == PASS)
+            v = i == 0 ? judge_request_line(&l, &h, g) : judge_field(&l, &h, g);
+        if (v != PASS)
+            return v == MORE ? 0 : -1;
         p = l.next;
     }
-    return f.chunked ? judge_chunk(l.next, end, max_body, g) : CART_GATE_PASS;
+    if (h.hosts == 0 && !h.http10) {
+        refuse(g, 400, "expected a Host field");
+        return -1;
+    }
+    /* What is there of a chunked body is judged before anything answers the header. */
+    struct cart_gate first = {.at = CART_GATE_CHUNK};
+    if (h.chunked && l.next < end &&
+        judge_chunk(&first, l.next, (size_t)(end - l.next), max_body) < 0) {
+        *g = first;
+        return -1;
+    }
+    g->at = h.chunked ? CART_GATE_CHUNK : CART_GATE_HEADER;
+    return (l.next - data) + (int64_t)h.body;
+}
+
+int64_t cart_gate_next(struct cart_gate *g, const char *data, size_t n, size_t max_body)
+{
+    if (g->status != 0)
+        return -1;
+    if (n == 0)
+        return 0;
+    switch (g->at) {
+    case CART_GATE_CHUNK:
+        return judge_chunk(g, data, n, max_body);
+    case CART_GATE_CHUNK_END:
+        return judge_chunk_end(g, data, n);
+    case CART_GATE_TRAILER:
+        return judge_trailer(g, data, n);
+    default:
+        return judge_header(g, data, n, max_body);
+    }
 }

@@ -1,11 +1,12 @@
-/* libmicrohttpd's side: a header is checked before its body is read, a body is collected within its
- * limit, a route answers at once or the connection is suspended until a worker or the scheduler has
+/* libmicrohttpd's side: framing was judged before (gate.c); a header is checked before its body is
+ * read, a body is collected within its limit, a route answers at once or the connection is suspended until a worker or the scheduler has
  * written. Suspended connections cost no thread; net.c watches their sockets, which libmicrohttpd
  * does not. */
 #include "serve/exchange.h"
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "serve/gate.h"
 #include "serve/keys.h"
 #include "serve/metrics.h"
 
@@ -22,7 +23,9 @@
 #include <unistd.h>
 
 #define STREAM_BLOCK ((size_t)16384)
-#define CONNECTION_MEMORY ((size_t)32768) /* a header, its fields, and what is read ahead */
+/* A header that the gate lets in, its cookies once more, a record for each of both, and a header of
+ * ours: where it does not suffice libmicrohttpd makes answers of its own. */
+#define CONNECTION_MEMORY ((size_t)65536)
 
 /* ---- one exchange ---- */
 
@@ -101,6 +104,7 @@ static struct cart_exchange *exchange_new(struct cart_serve *s, struct MHD_Conne
     x->http10 = strcmp(version, "HTTP/1.0") == 0;
     x->head_only = strcmp(method, "HEAD") == 0;
     x->fd = connection_fd(c);
+    cart_net_client(s, x->fd, x->client);
     x->holders = 1;
     x->started = x->last_write = cart_clock_now();
     x->record.finish = x->record.cartridges = "";
@@ -111,60 +115,9 @@ static struct cart_exchange *exchange_new(struct cart_serve *s, struct MHD_Conne
 
 /* ---- what a header must be before anything else is looked at ---- */
 
-struct framing {
-    unsigned hosts, lengths, codings;
-    const char *host, *coding, *length;
-    bool other;
-};
-
-static enum MHD_Result count_field(void *ctx, enum MHD_ValueKind kind, const char *key,
-                                   size_t n_key, const char *value, size_t n_value)
+/* host [n], without its port. */
+static bool loopback_name(const char *host, size_t n)
 {
-    struct framing *f = ctx;
-    (void)kind;
-    if (strlen(key) != n_key || (value && strlen(value) != n_value) || n_key == 0 ||
-        strpbrk(key, " \t"))
-        f->other = true;
-    if (strcasecmp(key, "Host") == 0) {
-        f->hosts++;
-        f->host = value;
-    } else if (strcasecmp(key, "Content-Length") == 0) {
-        f->lengths++;
-        f->length = value;
-    } else if (strcasecmp(key, "Transfer-Encoding") == 0) {
-        f->codings++;
-        f->coding = value;
-    }
-    return MHD_YES;
-}
-
-/* Two readers of one request must not disagree about where it ends. */
-static const char *framing_fault(const struct framing *f)
-{
-    if (f->other)
-        return "expected header fields without blanks in their names and NUL in their values";
-    if (f->lengths > 0 && f->codings > 0)
-        return "expected Content-Length or Transfer-Encoding, found both";
-    if (f->lengths > 1 || f->codings > 1)
-        return "expected one length of the body, found more";
-    if (f->coding && strcasecmp(f->coding, "chunked") != 0)
-        return "Transfer-Encoding: expected chunked";
-    size_t digits = f->length ? strspn(f->length, "0123456789") : 0;
-    if (f->length && (digits == 0 || f->length[digits + strspn(f->length + digits, " \t")]))
-        return "Content-Length: expected digits";
-    return NULL;
-}
-
-static size_t host_length(const char *host)
-{
-    if (*host == '[')
-        return strcspn(host, "]") + (strchr(host, ']') ? 1 : 0);
-    return strcspn(host, ":/");
-}
-
-static bool loopback_name(const char *host)
-{
-    size_t n = host_length(host);
     if (n == 9 && strncasecmp(host, "localhost", 9) == 0)
         return true;
     if (n > 10 && strncasecmp(host + n - 10, ".localhost", 10) == 0)
@@ -190,31 +143,27 @@ static bool listed(const char *const *list, size_t n, const char *text, size_t l
 }
 
 /* A page elsewhere may point a name of its own at 127.0.0.1 and speak to us through its visitor's
- * browser. */
+ * browser. None: HTTP/1.0, which no browser speaks. */
 static bool host_allowed(const struct cart_serve *s, const char *host)
 {
-    if (!s->loopback || !host || !*host || loopback_name(host))
+    size_t n = 0;
+    if (!s->loopback || !host)
         return true;
-    return listed(s->opt.hosts, s->opt.n_hosts, host, host_length(host));
+    return cart_gate_host(host, strlen(host), &n) &&
+           (loopback_name(host, n) || listed(s->opt.hosts, s->opt.n_hosts, host, n));
 }
 
 static bool origin_allowed(const struct cart_serve *s, const char *origin, const char *host)
 {
     const char *name = strstr(origin, "://");
+    size_t n = 0;
     if (name && (strncmp(origin, "http://", 7) == 0 || strncmp(origin, "https://", 8) == 0)) {
         name += 3;
-        if (loopback_name(name) || (host && strcasecmp(name, host) == 0))
+        if ((cart_gate_host(name, strlen(name), &n) && loopback_name(name, n)) ||
+            (host && strcasecmp(name, host) == 0))
             return true;
     }
     return listed(s->opt.origins, s->opt.n_origins, origin, strlen(origin));
-}
-
-/* Whoever reaches a Unix socket was let in by the file system, and no browser speaks to it. */
-static bool by_unix_socket(const struct cart_exchange *x)
-{
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    return info && info->client_addr && info->client_addr->sa_family == AF_UNIX;
 }
 
 /* ---- routes ---- */
@@ -268,22 +217,29 @@ static const char *allow_text(const char *allow)
     return "GET, POST, DELETE";
 }
 
+static void check_body(struct cart_exchange *x)
+{
+    const char *length = field(x->connection, "Content-Length"),
+               *coding = field(x->connection, "Content-Encoding");
+    if (length && strtoull(length, NULL, 10) > x->serve->opt.max_body)
+        cart_exchange_error(x, 413, "body_too_large", NULL,
+                            "expected a body of at most %zu bytes, found %s",
+                            x->serve->opt.max_body, length);
+    else if (coding && strcasecmp(coding, "identity") != 0)
+        cart_exchange_error(x, 415, "unsupported_encoding", NULL,
+                            "Content-Encoding: expected none, for bodies are read as they are");
+}
+
 static void check_header(struct cart_exchange *x)
 {
     struct cart_serve *s = x->serve;
-    struct framing f = {0};
     char allow[64];
-    MHD_get_connection_values_n(x->connection, MHD_HEADER_KIND, count_field, &f);
-    const char *fault = framing_fault(&f), *origin = field(x->connection, "Origin");
-    if (fault) {
-        cart_exchange_error(x, 400, "bad_request", NULL, "%s", fault);
-    } else if (f.hosts > 1 || (f.hosts == 0 && !x->http10)) {
-        cart_exchange_error(x, 400, "bad_request", NULL, "expected one Host field, found %u",
-                            f.hosts);
-    } else if (!host_allowed(s, f.host) && !by_unix_socket(x)) {
+    const char *origin = field(x->connection, "Origin"), *host = field(x->connection, "Host");
+    /* Whoever reaches a Unix socket was let in by the file system, and no browser speaks to it. */
+    if (!host_allowed(s, host) && strcmp(x->client, CART_CLIENT_UNIX) != 0) {
         cart_exchange_error(x, 403, "host_not_allowed", NULL,
                             "this server answers on loopback names only; --allow-host adds others");
-    } else if (origin && !origin_allowed(s, origin, f.host)) {
+    } else if (origin && !origin_allowed(s, origin, host)) {
         cart_exchange_error(x, 403, "origin_not_allowed", NULL,
                             "this origin may not call this server; --cors-origin adds origins");
     } else {
@@ -300,11 +256,8 @@ static void check_header(struct cart_exchange *x)
         } else if (!x->route->open && !cart_keys_allow(s->keys, given_key(x->connection))) {
             cart_exchange_error(x, 401, "invalid_api_key", NULL,
                                 "expected a valid key in Authorization: Bearer KEY or x-api-key");
-        } else if (f.length &&
-                   (strlen(f.length) > 15 || strtoull(f.length, NULL, 10) > s->opt.max_body)) {
-            cart_exchange_error(x, 413, "body_too_large", NULL,
-                                "expected a body of at most %zu bytes, found %s", s->opt.max_body,
-                                f.length);
+        } else {
+            check_body(x);
         }
     }
 }
@@ -474,7 +427,6 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
         if (!x)
             return MHD_NO;
         *state = x;
-        cart_net_phase(s, x->fd, CART_NET_BODY);
         check_header(x);
         return x->answered ? queue_answer(x, true) : MHD_YES;
     }
@@ -496,20 +448,10 @@ static void log_exchange(struct cart_exchange *x, bool complete)
     bool answered = x->answered;
     unsigned status = x->status;
     pthread_mutex_unlock(&x->lock);
-    char client[INET6_ADDRSTRLEN] = "unix";
-    const union MHD_ConnectionInfo *info =
-        MHD_get_connection_info(x->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
-    const struct sockaddr *a = info ? info->client_addr : NULL;
-    if (a && a->sa_family == AF_INET)
-        inet_ntop(AF_INET, &((const struct sockaddr_in *)(const void *)a)->sin_addr, client,
-                  sizeof client);
-    else if (a && a->sa_family == AF_INET6)
-        inet_ntop(AF_INET6, &((const struct sockaddr_in6 *)(const void *)a)->sin6_addr, client,
-                  sizeof client);
     r.id = x->id;
     r.method = x->method;
     r.path = x->path;
-    r.client = client;
+    r.client = x->client;
     r.model = x->record_model;
     r.status = answered && complete ? status : 499;
     r.seconds = cart_clock_now() - x->started;
@@ -570,16 +512,18 @@ int cart_http_start(struct cart_serve *s, struct cart_err *err)
         0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_library_note, s,
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
         s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)s->opt.max_connections + 16, MHD_OPTION_CONNECTION_TIMEOUT, timeout,
-        MHD_OPTION_STRICT_FOR_CLIENT, 1, MHD_OPTION_END);
+        (unsigned)s->opt.max_connections * 2 + 16, MHD_OPTION_CONNECTION_TIMEOUT, timeout,
+        MHD_OPTION_END);
     if (!s->http)
         return cart_err_sys(err, "libmicrohttpd: start");
     return 0;
 }
 
-bool cart_http_add(struct cart_serve *s, int fd, const void *addr, unsigned addr_len)
+bool cart_http_add(struct cart_serve *s, int fd)
 {
-    return MHD_add_connection(daemon_of(s), fd, addr, addr_len) == MHD_YES;
+    const struct sockaddr_storage nobody = {.ss_family = AF_UNIX};
+    return MHD_add_connection(daemon_of(s), fd, (const struct sockaddr *)&nobody,
+                              sizeof nobody.ss_family) == MHD_YES;
 }
 
 void cart_http_stop(struct cart_serve *s)

@@ -1,13 +1,14 @@
-/* The loop of cart_serve_run: accepts connections, notices clients that hang up while they wait,
- * keeps deadlines, drains; and the workers that parse requests. */
+/* The loop of cart_serve_run: accepts connections and moves their bytes (relay.c), notices clients
+ * that hang up while they wait, keeps deadlines, drains; and the workers that parse requests. */
 #include "serve/exchange.h"
 
 #include "base/clock.h"
-#include "serve/gate.h"
 #include "serve/listen.h"
 #include "serve/metrics.h"
 #include "serve/net.h"
+#include "serve/relay.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -28,16 +29,26 @@
 #define PING_SECONDS 15.0 /* of silence before a stream that waits gets a comment */
 #define FLUSH_SECONDS 2.0 /* that answers cut off at the end of a drain have to leave */
 
-#define REFUSAL                                                                                    \
-    "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\",\"param\":null,\"code\":"   \
-    "\"bad_request\"}}"
+#define DESCRIPTORS_EACH 3    /* of a connection: the client's, and a pair */
+#define OTHER_DESCRIPTORS 128 /* listeners, epoll, files being read */
+#define LINGER_SECONDS 2.0    /* for a client that has its answer to close too */
 
-enum { AT_CONTROL, AT_LISTENER, AT_CLIENT, AT_GATE };
+enum { AT_CONTROL, AT_LISTENER, AT_CLIENT, AT_RELAY };
 
+/* A client's connection. The loop's own. */
+struct link {
+    struct cart_relay relay;
+    int outer; /* libmicrohttpd's end of the pair: its number, no longer ours */
+    bool held; /* a header waits for the answer before it */
+};
+
+/* What libmicrohttpd has, by its descriptor. */
 struct connection {
-    enum cart_net_phase phase; /* of the descriptor that indexes it */
+    enum cart_net_phase phase;
     double since;
-    bool ended; /* at the last look the client had closed its side and nothing was unread */
+    const struct link *link; /* whose end it is */
+    bool held;               /* the loop is to be told when it waits for a header again */
+    char client[CART_CLIENT_MAX];
 };
 
 struct job {
@@ -52,6 +63,9 @@ struct cart_net {
     struct connection *connections; /* [n_connections], by descriptor */
     size_t n_connections, open;
     struct cart_exchange *watched;
+
+    struct link **links; /* [n_links] by the descriptors of both its ends; the loop's own */
+    size_t n_links;
 
     pthread_mutex_t work_lock;
     pthread_cond_t work;
@@ -176,113 +190,195 @@ static void reload_later(struct cart_serve *s)
 
 /* ---- connections and their deadlines ---- */
 
+static void tell(struct cart_serve *s, char what)
+{
+    int saved = errno;
+    ssize_t n = write(s->net->control[1], &what, 1);
+    (void)n; /* a full pipe has woken the loop already */
+    errno = saved;
+}
+
 void cart_net_phase(struct cart_serve *s, int fd, enum cart_net_phase phase)
 {
     struct cart_net *n = s->net;
+    bool held = false;
     if (fd < 0)
         return;
     pthread_mutex_lock(&n->lock);
     if ((size_t)fd < n->n_connections) {
         struct connection *c = &n->connections[fd];
         n->open -= c->phase != CART_NET_CLOSED && phase == CART_NET_CLOSED;
-        n->open += c->phase == CART_NET_CLOSED && phase != CART_NET_CLOSED;
+        held = c->held && phase == CART_NET_HEADER;
+        c->held &= !held;
         c->phase = phase;
         c->since = cart_clock_now();
-        c->ended = false;
     }
+    pthread_mutex_unlock(&n->lock);
+    if (held)
+        tell(s, 'h');
+}
+
+void cart_net_client(struct cart_serve *s, int fd, char out[CART_CLIENT_MAX])
+{
+    struct cart_net *n = s->net;
+    pthread_mutex_lock(&n->lock);
+    snprintf(out, CART_CLIENT_MAX, "%s",
+             fd >= 0 && (size_t)fd < n->n_connections ? n->connections[fd].client : "");
     pthread_mutex_unlock(&n->lock);
 }
 
-/* A new descriptor; false where there is no memory for it. Makes room by closing who has waited
- * longest without asking for anything. */
-static bool admit(struct cart_serve *s, int fd)
+/* Whether the next header may go in: then a body is awaited from now on. */
+static bool begin(void *ctx, struct cart_relay *r)
+{
+    struct cart_net *n = ctx;
+    struct link *l = (struct link *)(void *)r; /* its first member */
+    pthread_mutex_lock(&n->lock);
+    struct connection *c = &n->connections[l->outer];
+    bool ours = c->link == l, idle = ours && c->phase == CART_NET_HEADER;
+    if (idle) {
+        c->phase = CART_NET_BODY;
+        c->since = cart_clock_now();
+    }
+    l->held = ours && !idle;
+    c->held |= l->held;
+    pthread_mutex_unlock(&n->lock);
+    return idle;
+}
+
+/* Under the lock: closes who has waited longest without asking for anything. False: nobody has. */
+static bool make_room(struct cart_net *n)
+{
+    int oldest = -1;
+    for (size_t i = 0; i < n->n_connections; i++)
+        if (n->connections[i].phase == CART_NET_HEADER &&
+            (oldest < 0 || n->connections[i].since < n->connections[oldest].since))
+            oldest = (int)i;
+    if (oldest < 0)
+        return false;
+    /* It counts no longer, though libmicrohttpd has yet to see the end and close it. */
+    shutdown(oldest, SHUT_RDWR);
+    n->connections[oldest].phase = CART_NET_CLOSED;
+    n->open--;
+    return true;
+}
+
+/* A new descriptor for libmicrohttpd; false where there is no memory or no room for it. */
+static bool admit(struct cart_serve *s, const struct link *l, const char *client)
 {
     struct cart_net *n = s->net;
+    size_t fd = (size_t)l->outer;
     bool ok = true;
     pthread_mutex_lock(&n->lock);
-    if ((size_t)fd >= n->n_connections) {
-        size_t more = (size_t)fd + 256;
+    if (fd >= n->n_connections) {
+        size_t more = fd + 256;
         struct connection *c = realloc(n->connections, more * sizeof *c);
         ok = c != NULL;
         for (size_t i = n->n_connections; ok && i < more; i++)
-            c[i] = (struct connection){CART_NET_CLOSED, 0, false};
+            c[i] = (struct connection){.phase = CART_NET_CLOSED};
         if (ok) {
             n->connections = c;
             n->n_connections = more;
         }
     }
-    int oldest = -1;
-    for (size_t i = 0; ok && n->open >= s->opt.max_connections && i < n->n_connections; i++)
-        if (n->connections[i].phase == CART_NET_HEADER &&
-            (oldest < 0 || n->connections[i].since < n->connections[oldest].since))
-            oldest = (int)i;
-    if (oldest >= 0)
-        shutdown(oldest, SHUT_RDWR);
-    else if (n->open >= s->opt.max_connections)
+    if (ok && (n->open < s->opt.max_connections || make_room(n))) {
+        struct connection *c = &n->connections[fd];
+        *c = (struct connection){.phase = CART_NET_HEADER, .since = cart_clock_now(), .link = l};
+        snprintf(c->client, sizeof c->client, "%s", client);
+        n->open++;
+    } else {
         ok = false;
+    }
     pthread_mutex_unlock(&n->lock);
-    if (ok)
-        cart_net_phase(s, fd, CART_NET_HEADER);
     return ok;
 }
 
-/* A connection that libmicrohttpd does not have yet. */
-static void drop(struct cart_serve *s, int fd)
+static void drop(struct cart_net *n, struct link *l)
 {
-    cart_net_phase(s, fd, CART_NET_CLOSED);
-    close(fd);
+    n->links[l->relay.client] = n->links[l->relay.inner] = NULL;
+    /* Its number may have been given out again already. */
+    pthread_mutex_lock(&n->lock);
+    if (n->connections[l->outer].link == l)
+        n->connections[l->outer].link = NULL;
+    pthread_mutex_unlock(&n->lock);
+    close(l->relay.client);
+    close(l->relay.inner);
+    free(l);
 }
 
-static void refuse(struct cart_serve *s, int fd, const struct cart_gate *g)
+static void pump(struct cart_serve *s, struct link *l, double now)
 {
-    char text[640], thrown[4096];
-    int body = snprintf(NULL, 0, REFUSAL, g->reason);
-    int n = snprintf(text, sizeof text,
-                     "HTTP/1.1 %u Refused\r\nContent-Type: application/json\r\nContent-Length: "
-                     "%d\r\nConnection: close\r\n\r\n" REFUSAL,
-                     g->status, body, g->reason);
-    ssize_t sent = n > 0 ? send(fd, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
-    (void)sent; /* a client that takes no answer gets none */
-    shutdown(fd, SHUT_WR);
-    /* Unread bytes would turn the close into a reset, which may overtake the answer. */
-    for (int i = 0; i < N_EVENTS && recv(fd, thrown, sizeof thrown, MSG_DONTWAIT) > 0; i++)
-        continue;
-    cart_net_note(s, CART_LOG_INFO, "a request was refused: %s", g->reason);
-    drop(s, fd);
+    l->held = false;
+    if (!cart_relay_pump(&l->relay, s->opt.max_body, begin, s->net, now))
+        drop(s->net, l);
 }
 
-/* More bytes at the gate. Edge-triggered: they stay in the socket until libmicrohttpd reads them.
- * Who closes before the header is complete will not complete it. */
-static void look(struct cart_serve *s, int fd, uint32_t events)
+/* Those whose next header has waited. */
+static void pump_held(struct cart_serve *s)
 {
-    char data[CART_GATE_HEADER_MAX + CART_GATE_CHUNK_LINE_MAX];
-    struct sockaddr_storage a;
-    socklen_t n_addr = sizeof a;
-    struct cart_gate g;
-    ssize_t n = recv(fd, data, sizeof data, MSG_PEEK | MSG_DONTWAIT);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR))
-        return;
-    if (n <= 0) {
-        drop(s, fd);
+    struct cart_net *n = s->net;
+    double now = cart_clock_now();
+    for (size_t i = 0; i < n->n_links; i++)
+        if (n->links[i] && n->links[i]->held)
+            pump(s, n->links[i], now);
+}
+
+static bool add_link(struct cart_net *n, struct link *l)
+{
+    int fds[2] = {l->relay.client, l->relay.inner};
+    size_t most = (size_t)(fds[0] > fds[1] ? fds[0] : fds[1]);
+    if (most >= n->n_links) {
+        size_t more = most + 256;
+        struct link **links = realloc(n->links, more * sizeof(struct link *));
+        if (!links)
+            return false;
+        memset(links + n->n_links, 0, (more - n->n_links) * sizeof(struct link *));
+        n->links = links;
+        n->n_links = more;
+    }
+    for (int i = 0; i < 2; i++) {
+        struct epoll_event e = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
+                                .data.u64 = ((uint64_t)AT_RELAY << 32) | (uint32_t)fds[i]};
+        if (epoll_ctl(n->epoll, EPOLL_CTL_ADD, fds[i], &e) < 0)
+            return false;
+    }
+    n->links[fds[0]] = n->links[fds[1]] = l;
+    return true;
+}
+
+/* client is the link's, or closed. */
+static void add_client(struct cart_serve *s, int client, const char *name)
+{
+    int pair[2];
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) {
+        close(client);
         return;
     }
-    switch (cart_gate_judge(data, (size_t)n, s->opt.max_body, &g)) {
-    case CART_GATE_MORE:
-        if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
-            drop(s, fd);
-        return;
-    case CART_GATE_REFUSE:
-        refuse(s, fd, &g);
-        return;
-    case CART_GATE_PASS:
-        break;
+    struct link *l = calloc(1, sizeof *l);
+    if (l) {
+        l->relay.client = client;
+        l->relay.inner = pair[0];
+        l->outer = pair[1];
     }
-    epoll_ctl(s->net->epoll, EPOLL_CTL_DEL, fd, NULL);
-    memset(&a, 0, sizeof a);
-    if (getpeername(fd, (struct sockaddr *)&a, &n_addr) < 0)
-        drop(s, fd);
-    else if (!cart_http_add(s, fd, &a, n_addr))
-        cart_net_phase(s, fd, CART_NET_CLOSED);
+    if (!l || cart_listen_prepare(client, NULL) < 0 || cart_listen_prepare(pair[0], NULL) < 0 ||
+        cart_listen_prepare(pair[1], NULL) < 0 || !admit(s, l, name)) {
+        close(client);
+        close(pair[0]);
+        close(pair[1]);
+        free(l);
+        return;
+    }
+    if (!add_link(s->net, l)) {
+        cart_net_phase(s, pair[1], CART_NET_CLOSED);
+        close(client);
+        close(pair[0]);
+        close(pair[1]);
+        free(l);
+        return;
+    }
+    if (!cart_http_add(s, pair[1])) {
+        cart_net_phase(s, pair[1], CART_NET_CLOSED);
+        drop(s->net, l);
+    }
 }
 
 static void accept_all(struct cart_serve *s, int listener)
@@ -291,30 +387,17 @@ static void accept_all(struct cart_serve *s, int listener)
     for (int i = 0; i < N_EVENTS; i++) {
         socklen_t n = sizeof a;
         int on = 1, fd = accept(listener, (struct sockaddr *)&a, &n);
-        struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET,
-                                .data.u64 = ((uint64_t)AT_GATE << 32) | (uint32_t)fd};
+        char name[CART_CLIENT_MAX] = CART_CLIENT_UNIX;
         if (fd < 0)
             return;
-        if (cart_listen_prepare(fd, NULL) < 0 || !admit(s, fd)) {
-            close(fd);
-            continue;
-        }
         if (a.ss_family != AF_UNIX)
             setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-        if (epoll_ctl(s->net->epoll, EPOLL_CTL_ADD, fd, &e) < 0)
-            drop(s, fd);
+        if (a.ss_family == AF_INET)
+            inet_ntop(AF_INET, &((struct sockaddr_in *)&a)->sin_addr, name, sizeof name);
+        else if (a.ss_family == AF_INET6)
+            inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&a)->sin6_addr, name, sizeof name);
+        add_client(s, fd, name);
     }
-}
-
-/* libmicrohttpd misses the end of a body that comes together with its last bytes: it waits for an
- * edge that was there already. Two looks, so that one that is only just being read is left alone.
- */
-static bool ended(struct connection *c, int fd)
-{
-    char byte;
-    bool before = c->ended;
-    c->ended = recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
-    return before && c->ended;
 }
 
 /* Under the lock, so that no descriptor is closed and given out again between the look and the
@@ -326,11 +409,16 @@ static void enforce_deadlines(struct cart_serve *s, double now)
     for (size_t i = 0; i < n->n_connections; i++) {
         struct connection *c = &n->connections[i];
         bool waits = c->phase == CART_NET_HEADER || c->phase == CART_NET_BODY;
-        bool late = waits && now - c->since > s->opt.timeout;
-        if (late || (c->phase == CART_NET_BODY && ended(c, (int)i)))
+        if (waits && now - c->since > s->opt.timeout)
             shutdown((int)i, SHUT_RDWR);
     }
     pthread_mutex_unlock(&n->lock);
+    for (size_t i = 0; i < n->n_links; i++) {
+        struct link *l = n->links[i];
+        if (l && l->relay.stuck > 0 &&
+            now - l->relay.stuck > (l->relay.answered ? LINGER_SECONDS : s->opt.timeout))
+            drop(n, l);
+    }
 }
 
 /* ---- clients that wait ---- */
@@ -470,13 +558,19 @@ static void wait_once(struct cart_serve *s, int ms)
         case AT_CLIENT:
             client_event(s, fd, events[i].events);
             break;
-        case AT_GATE:
-            look(s, fd, events[i].events);
+        case AT_RELAY:
+            /* One that an earlier event of this lot has closed is gone; where its number has been
+             * given out again, a pump too many does no harm. */
+            if (n->links[fd])
+                pump(s, n->links[fd], cart_clock_now());
             break;
         default:
-            for (ssize_t k = read(fd, bytes, sizeof bytes); k > 0; k--)
+            for (ssize_t k = read(fd, bytes, sizeof bytes); k > 0; k--) {
                 if (bytes[k - 1] == 'r')
                     reload_later(s);
+                else if (bytes[k - 1] == 'h')
+                    pump_held(s);
+            }
         }
     }
 }
@@ -498,6 +592,26 @@ static void drain(struct cart_serve *s)
         wait_once(s, DRAIN_TICK_MS);
 }
 
+/* libmicrohttpd has closed everything: what it wrote last goes out, then the clients are let go. */
+static void flush(struct cart_serve *s)
+{
+    struct cart_net *n = s->net;
+    double until =
+        cart_clock_now() + (atomic_load(&n->stops) < 2 ? FLUSH_SECONDS : FLUSH_SECONDS / 10);
+    for (size_t i = 0; i < n->listeners.n; i++)
+        epoll_ctl(n->epoll, EPOLL_CTL_DEL, n->listeners.fds[i], NULL);
+    for (bool waits = true; waits && cart_clock_now() < until;) {
+        waits = false;
+        for (size_t i = 0; i < n->n_links; i++)
+            waits |= n->links[i] && !n->links[i]->relay.answered;
+        if (waits)
+            wait_once(s, DRAIN_TICK_MS);
+    }
+    for (size_t i = 0; i < n->n_links; i++)
+        if (n->links[i])
+            drop(n, n->links[i]);
+}
+
 /* Resumes what is suspended (libmicrohttpd must not be stopped before), ends its thread and the
  * workers. */
 static void halt(struct cart_serve *s)
@@ -505,6 +619,7 @@ static void halt(struct cart_serve *s)
     struct cart_net *n = s->net;
     cut_off(s);
     cart_http_stop(s);
+    flush(s);
     pthread_mutex_lock(&n->work_lock);
     n->quit = true;
     pthread_cond_broadcast(&n->work);
@@ -529,14 +644,6 @@ void cart_serve_run(struct cart_serve *s)
     halt(s);
 }
 
-static void tell(struct cart_serve *s, char what)
-{
-    int saved = errno;
-    ssize_t n = write(s->net->control[1], &what, 1);
-    (void)n; /* a full pipe has woken the loop already */
-    errno = saved;
-}
-
 void cart_serve_stop(struct cart_serve *s)
 {
     atomic_fetch_add(&s->net->stops, 1);
@@ -555,13 +662,22 @@ size_t cart_serve_port(const struct cart_serve *s)
 
 /* ---- life ---- */
 
-static void raise_descriptor_limit(void)
+/* As many descriptors as this process may have, and as many connections as they suffice for. */
+static void raise_descriptor_limit(struct cart_serve *s)
 {
     struct rlimit l;
-    if (getrlimit(RLIMIT_NOFILE, &l) == 0 && l.rlim_cur < l.rlim_max) {
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0)
+        return;
+    if (l.rlim_cur < l.rlim_max) {
         l.rlim_cur = l.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &l);
+        if (setrlimit(RLIMIT_NOFILE, &l) < 0 && getrlimit(RLIMIT_NOFILE, &l) < 0)
+            return;
     }
+    size_t most = l.rlim_cur > OTHER_DESCRIPTORS + DESCRIPTORS_EACH
+                      ? (size_t)(l.rlim_cur - OTHER_DESCRIPTORS) / DESCRIPTORS_EACH
+                      : 1;
+    if (s->opt.max_connections > most)
+        s->opt.max_connections = most;
 }
 
 int cart_net_open(struct cart_serve *s, struct cart_err *err)
@@ -574,7 +690,7 @@ int cart_net_open(struct cart_serve *s, struct cart_err *err)
     pthread_mutex_init(&n->lock, NULL);
     pthread_mutex_init(&n->work_lock, NULL);
     pthread_cond_init(&n->work, NULL);
-    raise_descriptor_limit();
+    raise_descriptor_limit(s);
     int r = cart_listeners_open(&n->listeners, s->opt.host, s->opt.port, s->opt.unix_path, err);
     if (r < 0)
         return r;
@@ -601,10 +717,6 @@ void cart_net_close(struct cart_serve *s)
     if (!n)
         return;
     halt(s);
-    /* Those still at the gate; libmicrohttpd has closed its own. */
-    for (size_t i = 0; i < n->n_connections; i++)
-        if (n->connections[i].phase != CART_NET_CLOSED)
-            close((int)i);
     cart_listeners_close(&n->listeners);
     if (n->epoll >= 0)
         close(n->epoll);
@@ -615,6 +727,7 @@ void cart_net_close(struct cart_serve *s)
     pthread_mutex_destroy(&n->work_lock);
     pthread_mutex_destroy(&n->lock);
     free(n->connections);
+    free(n->links);
     free(n);
     s->net = NULL;
 }

@@ -139,8 +139,10 @@ bool cart_param_bool(const json_t *o, const char *key, bool *out, struct cart_fa
     const json_t *v = cart_param(o, key);
     if (!v)
         return true;
+    char found[48];
     if (!json_is_boolean(v))
-        return cart_fault_value(f, key, "%s: expected true or false", key);
+        return cart_fault_value(f, key, "%s: expected true or false, found %s", key,
+                                cart_json_found(v, found));
     *out = json_is_true(v);
     return true;
 }
@@ -151,9 +153,11 @@ bool cart_param_size(const json_t *o, const char *key, size_t lo, size_t hi, siz
     const json_t *v = cart_param(o, key);
     if (!v)
         return true;
+    char found[48];
     if (!json_is_integer(v) || json_integer_value(v) < 0 || (uint64_t)json_integer_value(v) < lo ||
         (uint64_t)json_integer_value(v) > hi)
-        return cart_fault_value(f, key, "%s: expected an integer from %zu to %zu", key, lo, hi);
+        return cart_fault_value(f, key, "%s: expected an integer from %zu to %zu, found %s", key,
+                                lo, hi, cart_json_found(v, found));
     *out = (size_t)json_integer_value(v);
     return true;
 }
@@ -165,8 +169,10 @@ static bool param_real(const json_t *o, const char *key, double lo, double hi, d
     if (!v)
         return true;
     double d = json_is_number(v) ? json_number_value(v) : NAN;
+    char found[48];
     if (!(d >= lo && d <= hi))
-        return cart_fault_value(f, key, "%s: expected a number from %g to %g", key, lo, hi);
+        return cart_fault_value(f, key, "%s: expected a number from %g to %g, found %s", key, lo,
+                                hi, cart_json_found(v, found));
     *out = d;
     return true;
 }
@@ -176,8 +182,10 @@ bool cart_param_string(const json_t *o, const char *key, const char **out, struc
     const json_t *v = cart_param(o, key);
     if (!v)
         return true;
-    if (!json_is_string(v) || strlen(json_string_value(v)) != json_string_length(v))
-        return cart_fault_value(f, key, "%s: expected a string", key);
+    char found[48];
+    if (!json_is_string(v))
+        return cart_fault_value(f, key, "%s: expected a string, found %s", key,
+                                cart_json_found(v, found));
     *out = json_string_value(v);
     return true;
 }
@@ -347,8 +355,9 @@ static bool read_bias(struct cart_serve *s, const json_t *o, struct cart_samplin
         return cart_fault_memory(f);
     json_object_foreach(v, key, amount) {
         double d = json_is_number(amount) ? json_number_value(amount) : NAN;
+        /* One spelling for each, so that no token is named twice. */
         if (!*key || strlen(key) > 9 || strspn(key, "0123456789") != strlen(key) ||
-            strtoul(key, NULL, 10) >= s->model->V)
+            (key[0] == '0' && key[1]) || strtoul(key, NULL, 10) >= s->model->V)
             return cart_fault_value(f, "logit_bias", "logit_bias: expected token ids from 0 to %zu",
                                     s->model->V - 1);
         if (!(d >= -100 && d <= 100))
@@ -404,28 +413,36 @@ static bool read_limit(struct cart_serve *s, const json_t *o, struct cart_sampli
     return true;
 }
 
+/* Some clients send whole numbers with a point. */
+static bool read_top_k(const json_t *o, size_t *top_k, struct cart_fault *f)
+{
+    const json_t *v = cart_param(o, "top_k");
+    double d = v ? json_number_value(v) : 0;
+    char found[48];
+    if (v && (!json_is_number(v) || !(d >= -1 && d <= INT32_MAX) || d != floor(d)))
+        return cart_fault_value(f, "top_k", "top_k: expected an integer from -1 to %d, found %s",
+                                INT32_MAX, cart_json_found(v, found));
+    *top_k = d > 0 ? (size_t)d : 0;
+    return true;
+}
+
 bool cart_params_sampling(struct cart_serve *s, const json_t *o, struct cart_sampling_params *p,
                           struct cart_fault *f)
 {
     *p = (struct cart_sampling_params){
         .n = 1, .temperature = 1, .top_p = 1, .adjust = CART_ADJUST_NONE};
     const json_t *options = cart_param(o, "stream_options");
-    double top_k = 0;
     if (!cart_param_bool(o, "stream", &p->stream, f) ||
         !cart_param_size(o, "n", 1, CART_SERVE_CHOICES_MAX, &p->n, f) ||
         !param_real(o, "temperature", 0, 2, &p->temperature, f) ||
         !param_real(o, "top_p", 0, 1, &p->top_p, f) ||
-        !param_real(o, "min_p", 0, 1, &p->min_p, f) ||
-        !param_real(o, "top_k", -1, INT32_MAX, &top_k, f) ||
+        !param_real(o, "min_p", 0, 1, &p->min_p, f) || !read_top_k(o, &p->top_k, f) ||
         !param_real(o, "presence_penalty", -2, 2, &p->adjust.presence, f) ||
         !param_real(o, "frequency_penalty", -2, 2, &p->adjust.frequency, f) ||
         !param_real(o, "repetition_penalty", 0.01, 100, &p->adjust.repeat, f) ||
         !param_real(o, "repeat_penalty", 0.01, 100, &p->adjust.repeat, f) ||
         !cart_param_bool(o, "ignore_eos", &p->ignore_stop, f))
         return false;
-    if (top_k != floor(top_k))
-        return cart_fault_value(f, "top_k", "top_k: expected an integer");
-    p->top_k = top_k > 0 ? (size_t)top_k : 0;
     /* The smallest set whose share reaches 0 is the first token; a share of 1 of the likeliest is
      * that token too. */
     if (p->top_p == 0)

@@ -71,7 +71,8 @@ static bool read_role(const json_t *v, size_t i, struct cart_chat_message *m, st
     char param[80], shown[48];
     snprintf(param, sizeof param, "messages[%zu].role", i);
     if (!role)
-        return cart_fault_value(f, param, "%s: expected a string", param);
+        return cart_fault_value(f, param, "%s: expected a string, found %s", param,
+                                cart_json_found(json_object_get(v, "role"), shown));
     if (strcmp(role, "developer") == 0)
         role = "system";
     for (size_t k = 0; k < CART_COUNTOF(roles); k++)
@@ -88,10 +89,11 @@ static bool read_message(struct cart_prompt *p, const json_t *v, size_t i, struc
     struct cart_chat_message *m = &p->messages[i];
     const json_t *content = cart_param(v, "content"),
                  *reasoning = cart_param(v, "reasoning_content");
-    char param[80];
+    char param[80], found[48];
     snprintf(param, sizeof param, "messages[%zu]", i);
     if (!json_is_object(v))
-        return cart_fault_value(f, param, "%s: expected an object", param);
+        return cart_fault_value(f, param, "%s: expected an object, found %s", param,
+                                cart_json_found(v, found));
     if (!read_role(v, i, m, f))
         return false;
     bool assistant = strcmp(m->role, "assistant") == 0;
@@ -101,7 +103,8 @@ static bool read_message(struct cart_prompt *p, const json_t *v, size_t i, struc
     if (json_is_array(content))
         return join_parts(p, content, i, m, f);
     if (!json_is_string(content) && !(assistant && !content))
-        return cart_fault_value(f, param, "%s: expected a string or an array of parts", param);
+        return cart_fault_value(f, param, "%s: expected a string or an array of parts, found %s",
+                                param, cart_json_found(json_object_get(v, "content"), found));
     m->content = content ? json_string_value(content) : "";
     m->n = content ? json_string_length(content) : 0;
     if (assistant && reasoning) {
@@ -118,9 +121,13 @@ static bool read_messages(struct cart_prompt *p, const json_t *body, struct cart
 {
     const json_t *list = cart_param(body, "messages");
     size_t n = json_array_size(list);
+    char found[48];
+    if (!json_is_array(list))
+        return cart_fault_value(f, "messages", "messages: expected an array, found %s",
+                                cart_json_found(json_object_get(body, "messages"), found));
     if (n == 0 || n > MESSAGES_MAX)
-        return cart_fault_value(f, "messages", "messages: expected an array of 1 to %zu messages",
-                                MESSAGES_MAX);
+        return cart_fault_value(f, "messages", "messages: expected 1 to %zu messages, found %zu",
+                                MESSAGES_MAX, n);
     p->messages = calloc(n, sizeof *p->messages);
     p->texts = calloc(n, sizeof *p->texts);
     if (!p->messages || !p->texts)

@@ -183,7 +183,8 @@ content() { jq -r '.choices[0].message.content'; }
     cart_equal 405 "$(status_of post /v1/models/ '{}')"
     cart_equal 404 "$(status_of get /v1/models/m/n)"
     cart_equal 404 "$(status_of get /v1/nothing/)"
-    get / | grep -q '<html'
+    get / > page
+    grep -q '<html' page
     serve_end
 }
 
@@ -428,9 +429,12 @@ PY
     cart_need_tool python3
     cart_need "$CART_SHARED/data/http-crafted/raw-requests.jsonl"
     serve_start --ctx 64 --timeout 2
-    python3 "$CART_ROOT/tests/helper/http_crafted.py" "${SERVE_URL#http://}" raw \
-        "$CART_SHARED/data/http-crafted/raw-requests.jsonl" > raw || { grep -A1 '^not' raw >&2; false; }
-    cart_equal "$(tail -n 1 raw)" '# 48 of 48'
+    local mode
+    for mode in raw after behind; do
+        python3 "$CART_ROOT/tests/helper/http_crafted.py" "${SERVE_URL#http://}" "$mode" \
+            "$CART_SHARED/data/http-crafted/raw-requests.jsonl" > raw || { grep -A1 '^not' raw >&2; false; }
+        cart_equal "$(tail -n 1 raw)" '# 48 of 48'
+    done
     python3 "$CART_ROOT/tests/helper/http_crafted.py" "${SERVE_URL#http://}" bodies \
         "$CART_SHARED/data/http-crafted/chat-bodies.jsonl" > bodies || { grep -A1 '^not' bodies >&2; false; }
     cart_equal "$(tail -n 1 bodies)" '# 74 of 74'

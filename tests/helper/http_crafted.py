@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""http_crafted.py HOST:PORT raw|bodies FILE.jsonl: sends crafted requests, one TAP line each.
+"""http_crafted.py HOST:PORT raw|after|behind|bodies FILE.jsonl: sends crafted requests, one TAP line each.
 
 raw: bytes on a connection of their own, judged by the status lines that come back; "close" and "timeout-408-or-close"
-are what a connection may do instead. bodies: POSTs, judged by their status and, where that is an error, its shape.
+are what a connection may do instead. after: the same when the connection has had an answer already; behind: in one
+piece with the request before it. bodies: POSTs, judged by their status and, where that is an error, its shape.
 After each one the server must still answer a plain request."""
 import base64
 import http.client
@@ -12,6 +13,7 @@ import socket
 import sys
 
 WAIT = 8.0
+FIRST = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 15\r\n\r\n{\"content\":\"a\"}"
 
 
 def statuses(data):
@@ -36,12 +38,19 @@ def statuses(data):
             at += int(length.group(1))
 
 
-def talk(address, raw, want):
-    """What came back, and whether the server closed the connection."""
+def talk(address, raw, want, mode):
+    """What came back for raw, and whether the server closed the connection."""
     data = b""
     with socket.create_connection(address, timeout=WAIT) as s:
         try:
-            s.sendall(raw)
+            if mode == "after":
+                s.sendall(FIRST)
+                while b"}" not in data:
+                    data += s.recv(65536)
+                assert statuses(data) == [200], data
+                data = b""
+            want += mode == "behind"
+            s.sendall(FIRST + raw if mode == "behind" else raw)
             while True:
                 if len(statuses(data)) >= want and want > 0:
                     s.settimeout(0.15)
@@ -55,11 +64,18 @@ def talk(address, raw, want):
             return data, True
 
 
-def judge_raw(address, case):
+def judge_raw(address, case, mode):
     expect = case["expect"]
     several = len(expect) > 1 and all(e == 200 for e in expect)
-    data, closed = talk(address, base64.b64decode(case["raw_b64"]), len(expect) if several else 1)
+    data, closed = talk(address, base64.b64decode(case["raw_b64"]), len(expect) if several else 1, mode)
     found = statuses(data)
+    if mode == "behind":
+        if found[:1] != [200]:
+            return False, found
+        found = found[1:]
+    # A refusal is one answer, and the last.
+    if not several and (len(found) > 1 or (found and found[0] >= 400 and len(re.findall(rb"HTTP/1\.[01] \d", data)) > 1 + (mode == "behind"))):
+        return False, data
     if several:
         return found == expect, found
     if found:
@@ -100,12 +116,12 @@ def alive(address):
 def main():
     host, port = sys.argv[1].rsplit(":", 1)
     address = (host, int(port))
-    judge = judge_raw if sys.argv[2] == "raw" else judge_body
+    mode = sys.argv[2]
     with open(sys.argv[3], encoding="utf-8") as f:
         cases = [json.loads(line) for line in f]
     good = 0
     for i, case in enumerate(cases, 1):
-        ok, found = judge(address, case)
+        ok, found = judge_body(address, case) if mode == "bodies" else judge_raw(address, case, mode)
         ok = ok and alive(address)
         good += ok
         print(f"{'ok' if ok else 'not ok'} {i} - {case['id']}: {case['why']}")
