@@ -2,7 +2,6 @@
  * file has the options, the words for the log, and what signals do; lib/serve has the server. */
 #include "base/opt.h"
 #include "base/pool.h"
-#include "format/text.h"
 #include "model/model.h"
 #include "serve/model_name.h"
 #include "serve/serve.h"
@@ -159,11 +158,25 @@ static void report_file(void *ctx, const char *name, const char *warning,
         cart_log(CART_LOG_WARNING, "cartridge %s: %s", name, warning);
 }
 
+/* One name, one file: which of two was meant nobody knows. */
+static int check_names(const struct cart_opt_list *l, struct cart_err *err)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        size_t n = strcspn(l->items[i], "=");
+        for (size_t k = 0; k < i; k++)
+            if (strcspn(l->items[k], "=") == n && memcmp(l->items[i], l->items[k], n) == 0)
+                return cart_err_set(err, CART_EUSAGE,
+                                    "-c %s: expected a name of its own, found it in -c %s",
+                                    l->items[i], l->items[k]);
+    }
+    return 0;
+}
+
 static int load_cartridges(const struct options *o, struct cart_registry *registry,
                            struct cart_err *err)
 {
     struct cart_stack *stack = NULL;
-    int r = 0;
+    int r = check_names(&o->cartridges, err);
     for (size_t i = 0; i < o->cartridges.n && r == 0; i++)
         r = add_cartridge(registry, o->cartridges.items[i], err);
     if (r == 0 && o->directory)
@@ -172,25 +185,6 @@ static int load_cartridges(const struct options *o, struct cart_registry *regist
         r = cart_stack_acquire(&stack, registry, o->defaults.items, o->defaults.n, NULL, err);
     cart_stack_release(stack);
     return r < 0 && stack == NULL && o->defaults.n > 0 ? cart_err_wrap(err, r, "--default") : r;
-}
-
-/* The id of the base model: --name, or the model's own. A colon parts it from a cartridge's. */
-static int base_name(const struct options *o, char *out, size_t cap, struct cart_err *err)
-{
-    char *real = NULL;
-    size_t n = o->name ? strlen(o->name) : 0;
-    const char *name = o->name ? o->name : cart_serve_model_name(o->common.model, &n, &real);
-    int r = 0;
-    if (n == 0 || n >= cap || memchr(name, ':', n) || cart_text_check("", name, n, NULL) < 0) {
-        r = cart_err_set(err, CART_EUSAGE,
-                         "--name %.*s: expected 1 to %zu bytes of UTF-8 without a colon", (int)n,
-                         name, cap - 1);
-    } else {
-        memcpy(out, name, n);
-        out[n] = '\0';
-    }
-    free(real);
-    return r;
 }
 
 static struct cart_serve_options serve_options(struct options *o, const char *name)
@@ -280,7 +274,7 @@ static int run(struct options *o, struct cart_err *err)
     struct cart_model_options mo = {o->profile};
     struct cart_scheduler_options so = scheduler_options(o);
     char name[128];
-    int r = base_name(o, name, sizeof name, err);
+    int r = cart_serve_base_name(name, sizeof name, o->name, o->common.model, err);
     if (r == 0)
         r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                 (enum cart_precision)o->common.precision, err);

@@ -95,9 +95,12 @@ int cart_io_slurp(const char *path, size_t limit, struct cart_buf *b, struct car
     if (strcmp(path, "-") == 0)
         return slurp_fd(STDIN_FILENO, "standard input", limit, b, err);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat st;
     if (fd < 0)
         return cart_err_sys(err, "%s", path);
-    int r = slurp_fd(fd, path, limit, b, err);
+    int r = fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)
+                ? cart_err_set(err, CART_EUSAGE, "%s: expected a file, found a directory", path)
+                : slurp_fd(fd, path, limit, b, err);
     close(fd);
     return r;
 }

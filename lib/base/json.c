@@ -153,6 +153,12 @@ static const char *type_name(const json_t *v)
     return v ? names[json_typeof(v)] : "nothing";
 }
 
+const char *cart_json_word(const json_t *v)
+{
+    const char *s = json_string_value(v);
+    return s && strlen(s) == json_string_length(v) ? s : NULL;
+}
+
 const char *cart_json_found(const json_t *v, char out[48])
 {
     if (json_is_integer(v))

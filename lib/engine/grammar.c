@@ -43,6 +43,7 @@ struct cart_constraint {
     uint32_t *rules; /* first node of each */
     size_t n_rules, rules_cap;
     bool failed, too_large;
+    bool *ends; /* [n_nodes] whether a way leads from there to the end of its rule */
 
     struct frame *frames;
     size_t n_frames, frames_cap;
@@ -231,6 +232,7 @@ void cart_constraint_free(struct cart_constraint *c)
     free(c->nodes);
     free(c->sets);
     free(c->rules);
+    free(c->ends);
     free(c->frames);
     free(c->frame_index.slots);
     free(c->configs);
@@ -364,6 +366,8 @@ static int intern(struct cart_constraint *c, size_t first, uint32_t *out, struct
 
 static int meet(struct cart_constraint *c, uint32_t node, uint32_t stack, struct cart_err *err)
 {
+    if (node != AT_END && !c->ends[node])
+        return 0;
     for (size_t i = 0; i < c->n_met; i++) {
         if (c->met[i].node == node && c->met[i].stack == stack)
             return 0;
@@ -429,6 +433,72 @@ static int close_over(struct cart_constraint *c, uint32_t *out, struct cart_err 
     return r;
 }
 
+/* ---- ways without end ---- */
+
+/* Who waits for a node to end: edge 2i is node i's next, edge 2i + 1 its other one. */
+struct waiting {
+    uint32_t *first; /* [n_nodes] edge + 1, 0: none */
+    uint32_t *after; /* [2 n_nodes] the next edge of the same list */
+    uint32_t *reached;
+    unsigned char *missing; /* [n_nodes] what must end before it does */
+    size_t n_reached;
+};
+
+static void wait_for(struct waiting *w, uint32_t node, uint32_t edge)
+{
+    w->after[edge] = w->first[node];
+    w->first[node] = edge + 1;
+}
+
+static void spread(struct cart_constraint *c, struct waiting *w)
+{
+    for (uint32_t i = 0; i < c->n_nodes; i++) {
+        const struct cart_node *node = &c->nodes[i];
+        if (node->kind == CART_NODE_RETURN) {
+            c->ends[i] = true;
+            w->reached[w->n_reached++] = i;
+            continue;
+        }
+        wait_for(w, node->next, 2 * i);
+        if (node->kind == CART_NODE_SPLIT)
+            wait_for(w, node->a, 2 * i + 1);
+        else if (node->kind == CART_NODE_CALL)
+            wait_for(w, c->rules[node->a], 2 * i + 1);
+        w->missing[i] = node->kind == CART_NODE_CALL ? 2 : 1;
+    }
+    while (w->n_reached > 0) {
+        uint32_t edge = w->first[w->reached[--w->n_reached]];
+        for (; edge != 0; edge = w->after[edge - 1]) {
+            uint32_t i = (edge - 1) / 2;
+            if (c->ends[i] || --w->missing[i] > 0)
+                continue;
+            c->ends[i] = true;
+            w->reached[w->n_reached++] = i;
+        }
+    }
+}
+
+/* A schema may ask for a value that holds one like itself, and so on: an answer that went there
+ * would never be complete. meet does not go where nothing ends. */
+static int find_ends(struct cart_constraint *c, struct cart_err *err)
+{
+    size_t n = c->n_nodes;
+    struct waiting w = {.first = calloc(n, sizeof *w.first),
+                        .after = calloc(2 * n, sizeof *w.after),
+                        .reached = calloc(n, sizeof *w.reached),
+                        .missing = calloc(n, sizeof *w.missing)};
+    c->ends = calloc(n, sizeof *c->ends);
+    bool ok = w.first != NULL && w.after != NULL && w.reached != NULL && w.missing != NULL &&
+              c->ends != NULL;
+    if (ok)
+        spread(c, &w);
+    free(w.first);
+    free(w.after);
+    free(w.reached);
+    free(w.missing);
+    return ok ? 0 : cart_err_memory(err, "a grammar", n * sizeof *c->nodes);
+}
+
 int cart_grammar_finish(struct cart_constraint *c, uint32_t rule, struct cart_err *err)
 {
     int r;
@@ -437,7 +507,8 @@ int cart_grammar_finish(struct cart_constraint *c, uint32_t rule, struct cart_er
         return c->too_large ? cart_err_set(err, CART_EFORMAT, "the schema is too large")
                             : cart_err_memory(err, "a grammar", 0);
     c->n_met = 0;
-    if ((r = meet(c, c->rules[rule], 0, err)) < 0 || (r = close_over(c, &c->start, err)) < 0)
+    if ((r = find_ends(c, err)) < 0 || (r = meet(c, c->rules[rule], 0, err)) < 0 ||
+        (r = close_over(c, &c->start, err)) < 0)
         return r;
     if (c->start == CART_CONSTRAINT_DEAD)
         return cart_err_set(err, CART_EFORMAT, "nothing can match the schema");

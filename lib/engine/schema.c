@@ -110,7 +110,7 @@ static int type_named(const char *s)
                  {"integer", CART_TYPE_INTEGER}, {"boolean", CART_TYPE_BOOLEAN},
                  {"null", CART_TYPE_NULL}};
 
-    for (size_t i = 0; i < CART_COUNTOF(names); i++) {
+    for (size_t i = 0; s != NULL && i < CART_COUNTOF(names); i++) {
         if (strcmp(s, names[i].name) == 0)
             return names[i].type;
     }
@@ -155,9 +155,9 @@ int cart_schema_types(struct cart_schema *k, const json_t *schema, int *types)
 
     *types = type == NULL ? type_implied(schema) : 0;
     if (json_is_string(type))
-        *types = type_named(json_string_value(type));
+        *types = type_named(cart_json_word(type));
     json_array_foreach(type, i, one) {
-        int t = json_is_string(one) ? type_named(json_string_value(one)) : 0;
+        int t = type_named(cart_json_word(one));
         if (t == 0)
             return cart_schema_complain(k, "type", "expected names of JSON types");
         *types |= t;
@@ -176,7 +176,7 @@ bool cart_schema_requires(const json_t *required, const char *name)
     size_t i;
 
     json_array_foreach(required, i, v) {
-        if (json_is_string(v) && strcmp(json_string_value(v), name) == 0)
+        if (cart_json_word(v) != NULL && strcmp(cart_json_word(v), name) == 0)
             return true;
     }
     return false;
@@ -188,10 +188,11 @@ bool cart_schema_requires(const json_t *required, const char *name)
 static const json_t *resolve(const struct cart_schema *k, const json_t *schema)
 {
     for (int hops = 0; hops < DEPTH_MAX; hops++) {
-        const char *ref = json_string_value(json_object_get(schema, "$ref"));
-        if (ref == NULL)
+        const json_t *v = json_object_get(schema, "$ref");
+        const char *ref = cart_json_word(v);
+        if (v == NULL)
             return schema;
-        if (ref[0] != '#')
+        if (ref == NULL || ref[0] != '#')
             return NULL;
         const json_t *at = k->root;
         const char *p = ref + 1;
@@ -273,7 +274,7 @@ static bool differ(struct cart_schema *k, const json_t *a, const json_t *b)
     if ((x & y) == 0)
         return true;
     json_array_foreach(json_object_get(a, "required"), i, v) {
-        const char *name = json_string_value(v);
+        const char *name = cart_json_word(v);
         const json_t *p =
             name != NULL ? json_object_get(json_object_get(a, "properties"), name) : NULL;
         const json_t *q =
@@ -331,7 +332,9 @@ static int reference(struct cart_schema *k, const json_t *schema, uint32_t *node
     if (r < 0)
         return r;
     if (target == NULL)
-        return cart_schema_complain(k, "$ref", "expected a place in this document that exists");
+        return cart_schema_complain(
+            k, "$ref",
+            "expected # and the path of a place in this document, that does not lead back here");
     if ((r = cart_schema_compile(k, target, &rule)) < 0)
         return r;
     *node = cart_grammar_call(k->c, rule, CART_GRAMMAR_RETURN);

@@ -46,7 +46,7 @@ static int any_call(struct cart_schema *k, const struct cart_constraint_calls *c
     json_array_foreach(calls->tools, i, tool) {
         const json_t *f =
             json_object_get(tool, "function") != NULL ? json_object_get(tool, "function") : tool;
-        const char *name = json_string_value(json_object_get(f, "name"));
+        const char *name = cart_json_word(json_object_get(f, "name"));
         uint32_t node = 0;
         size_t back;
         if (name == NULL)

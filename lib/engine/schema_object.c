@@ -69,15 +69,16 @@ static int collect(struct cart_schema *k, const json_t *schema, const json_t *ot
     json_array_foreach(required, i, v) {
         if (r < 0)
             return r;
-        if (!json_is_string(v))
+        const char *name = cart_json_word(v);
+        if (name == NULL)
             return cart_schema_complain(k, "required", "expected names");
-        if (json_object_get(properties, json_string_value(v)) != NULL)
+        if (json_object_get(properties, name) != NULL)
             continue;
         if (json_is_false(others))
             return cart_schema_complain(
                 k, "required", "a name that neither properties nor additionalProperties allow");
         json_t *any = others == NULL ? json_true() : NULL;
-        r = member_add(k, m, json_string_value(v), any != NULL ? any : others, true);
+        r = member_add(k, m, name, any != NULL ? any : others, true);
     }
     return r;
 }

@@ -160,8 +160,8 @@ int cart_schema_string(struct cart_schema *k, const json_t *schema, uint32_t *no
     if (format != NULL) {
         if (least > 0 || most != SIZE_MAX)
             return cart_schema_complain(k, "format", "not supported beside minLength or maxLength");
-        if (!json_is_string(format) ||
-            !cart_json_format(k->c, json_string_value(format), CART_GRAMMAR_RETURN, node))
+        const char *name = cart_json_word(format);
+        if (name == NULL || !cart_json_format(k->c, name, CART_GRAMMAR_RETURN, node))
             return cart_schema_complain(k, "format", "supported: date, time, date-time, uuid");
         return 0;
     }

@@ -96,7 +96,7 @@ static bool check_kind(const json_t *o, struct cart_fault *f)
         return cart_fault_set(f, 400, "unsupported_feature", "web_search_options",
                               "web_search_options: there is none");
     for (size_t i = 0; i < json_array_size(modalities); i++) {
-        const char *m = json_string_value(json_array_get(modalities, i));
+        const char *m = cart_json_word(json_array_get(modalities, i));
         if (!m || strcmp(m, "text") != 0)
             return cart_fault_set(f, 400, "unsupported_feature", "modalities",
                                   "modalities: answers are text");
@@ -115,7 +115,7 @@ static bool read_format(struct cart_serve *s, const json_t *o, struct request *r
                         struct cart_fault *f)
 {
     const json_t *v = cart_param(o, "response_format"), *inner = json_object_get(v, "json_schema");
-    const char *type = json_string_value(json_object_get(v, "type"));
+    const char *type = cart_json_word(json_object_get(v, "type"));
     const struct cart_lexicon *lexicon = cart_scheduler_lexicon(s->scheduler);
     struct cart_err err = {0};
     int e = 0;

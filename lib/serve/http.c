@@ -1,7 +1,7 @@
 /* libmicrohttpd's side: framing was judged before (gate.c); a header is checked before its body is
- * read, a body is collected within its limit, a route answers at once or the connection is suspended until a worker or the scheduler has
- * written. Suspended connections cost no thread; net.c watches their sockets, which libmicrohttpd
- * does not. */
+ * read, a body is collected within its limit, a route answers at once or the connection is suspended
+ * until a worker or the scheduler has written. Suspended connections cost no thread; net.c watches
+ * their sockets, which libmicrohttpd does not. */
 #include "serve/exchange.h"
 
 #include "base/clock.h"

@@ -100,6 +100,7 @@ static void one_model(struct cart_exchange *x, const struct cart_stack *stack)
 {
     const struct cart_serve *s = x->serve;
     struct cart_wire w = CART_WIRE_INIT;
+    struct cart_fault f;
     size_t base = strlen(s->opt.name);
     if (strcmp(x->argument, s->opt.name) == 0)
         write_base(&w, s);
@@ -107,11 +108,12 @@ static void one_model(struct cart_exchange *x, const struct cart_stack *stack)
         if (strncmp(x->argument, s->opt.name, base) == 0 && x->argument[base] == ':' &&
             strcmp(x->argument + base + 1, stack->entries[i].name) == 0)
             write_cartridge_model(&w, s, &stack->entries[i]);
-    if (w.b.len == 0 && w.r == 0)
-        cart_exchange_error(x, 404, "model_not_found", "model",
-                            "no such model; /v1/models lists them");
-    else
+    if (w.b.len > 0 || w.r < 0) {
         reply(x, &w);
+    } else {
+        cart_fault_unknown(&f, x->serve, "model", x->argument);
+        cart_fault_send(&f, x);
+    }
 }
 
 void cart_route_models(struct cart_exchange *x)

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #define COUNT_MAX ((size_t)INT32_MAX) /* of max_tokens as clients may give it */
@@ -104,6 +105,57 @@ bool cart_fault_refused(struct cart_fault *f, struct cart_serve *s, enum cart_re
     }
 }
 
+/* ---- names that are not there ---- */
+
+#define LISTED_MOST ((size_t)8)
+
+/* The id of entry i as a message has it: the base model first, unless only cartridges count. */
+static const char *id_of(const struct cart_serve *s, const struct cart_stack *all, size_t i,
+                         bool models, char *out, size_t cap)
+{
+    if (models && i == 0)
+        snprintf(out, cap, "%s", s->opt.name);
+    else if (models)
+        snprintf(out, cap, "%s:%s", s->opt.name, all->entries[i - 1].name);
+    else
+        snprintf(out, cap, "%s", all->entries[i].name);
+    return out;
+}
+
+bool cart_fault_unknown(struct cart_fault *f, struct cart_serve *s, const char *param,
+                        const char *wanted)
+{
+    struct cart_stack *all = NULL;
+    char shown[160], id[300], near[300] = "", list[LISTED_MOST * sizeof id];
+    bool models = strcmp(param, "cartridges") != 0;
+    if (cart_stack_acquire_all(&all, s->registry, NULL) < 0)
+        return cart_fault_memory(f);
+    size_t n = all->n + models, at = 0;
+    for (size_t i = 0; i < n; i++) {
+        id_of(s, all, i, models, id, sizeof id);
+        if (i < LISTED_MOST)
+            at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", i ? ", " : "", id);
+        /* A cartridge's name alone, or other capitals. */
+        const char *name = strrchr(id, ':');
+        if (strcasecmp(id, wanted) == 0 || (name && strcasecmp(name + 1, wanted) == 0))
+            memcpy(near, id, sizeof near);
+    }
+    cart_stack_release(all);
+    cart_fault_set(f, 404, models ? "model_not_found" : "cartridge_not_found", param,
+                   "%s '%s' does not exist; ", models ? "model" : "cartridge",
+                   cart_err_escape(shown, sizeof shown, wanted, strlen(wanted)));
+    size_t len = strlen(f->message), cap = sizeof f->message - len;
+    if (*near)
+        snprintf(f->message + len, cap, "did you mean '%s'?", near);
+    else if (n == 0)
+        snprintf(f->message + len, cap, "there is none");
+    else if (n > LISTED_MOST)
+        snprintf(f->message + len, cap, "there are %s and %zu more", list, n - LISTED_MOST);
+    else
+        snprintf(f->message + len, cap, "there %s %s", n == 1 ? "is" : "are", list);
+    return false;
+}
+
 /* ---- fields ---- */
 
 bool cart_params_body(struct cart_exchange *x, json_t **out, struct cart_fault *f)
@@ -170,9 +222,13 @@ static bool param_real(const json_t *o, const char *key, double lo, double hi, d
         return true;
     double d = json_is_number(v) ? json_number_value(v) : NAN;
     char found[48];
+    if (json_is_real(v))
+        snprintf(found, sizeof found, "%g", d);
+    else
+        cart_json_found(v, found);
     if (!(d >= lo && d <= hi))
         return cart_fault_value(f, key, "%s: expected a number from %g to %g, found %s", key, lo,
-                                hi, cart_json_found(v, found));
+                                hi, found);
     *out = d;
     return true;
 }
@@ -183,10 +239,10 @@ bool cart_param_string(const json_t *o, const char *key, const char **out, struc
     if (!v)
         return true;
     char found[48];
-    if (!json_is_string(v))
+    if (!cart_json_word(v))
         return cart_fault_value(f, key, "%s: expected a string, found %s", key,
                                 cart_json_found(v, found));
-    *out = json_string_value(v);
+    *out = cart_json_word(v);
     return true;
 }
 
@@ -237,15 +293,14 @@ static bool names_of(const json_t *list, const char **names, size_t *n, struct c
         snprintf(param, sizeof param, "cartridges[%zu]", i);
         if (json_is_object(v)) {
             const json_t *source = cart_param(v, "source");
-            if (source &&
-                (!json_is_string(source) || strcmp(json_string_value(source), "local") != 0))
+            if (source && (!cart_json_word(source) || strcmp(cart_json_word(source), "local") != 0))
                 return cart_fault_value(f, param, "%s.source: expected local", param);
             v = json_object_get(v, "id");
         }
-        if (!json_is_string(v))
+        if (!cart_json_word(v))
             return cart_fault_value(f, param, "%s: expected a name, or an object with an id",
                                     param);
-        names[(*n)++] = json_string_value(v);
+        names[(*n)++] = cart_json_word(v);
     }
     return true;
 }
@@ -255,7 +310,6 @@ bool cart_params_select(struct cart_serve *s, const json_t *o, struct cart_selec
 {
     const char *names[CART_STACK_MAX], *model = NULL;
     size_t n = 0, missing = SIZE_MAX, base = strlen(s->opt.name);
-    char shown[160];
     struct cart_err err = {0};
     *sel = (struct cart_selection){.how = "default"};
     if (!cart_param_string(o, "model", &model, f))
@@ -265,9 +319,7 @@ bool cart_params_select(struct cart_serve *s, const json_t *o, struct cart_selec
                               "fleet: this server has no fleet");
     bool bare = !model || strcmp(model, s->opt.name) == 0;
     if (!bare && (strncmp(model, s->opt.name, base) != 0 || model[base] != ':' || !model[base + 1]))
-        return cart_fault_set(f, 404, "model_not_found", "model",
-                              "model '%s' does not exist; /v1/models lists them",
-                              cart_err_escape(shown, sizeof shown, model, strlen(model)));
+        return cart_fault_unknown(f, s, "model", model);
     const json_t *list = cart_param(o, "cartridges");
     if (list) {
         sel->how = "request";
@@ -286,13 +338,9 @@ bool cart_params_select(struct cart_serve *s, const json_t *o, struct cart_selec
         return true;
     if (missing >= n)
         return cart_fault_memory(f);
-    cart_err_escape(shown, sizeof shown, names[missing], strlen(names[missing]));
     if (strcmp(sel->how, "model") == 0)
-        return cart_fault_set(f, 404, "model_not_found", "model",
-                              "model '%s:%s' does not exist; /v1/models lists them", s->opt.name,
-                              shown);
-    return cart_fault_set(f, 404, "cartridge_not_found", "cartridges",
-                          "cartridge '%s' does not exist", shown);
+        return cart_fault_unknown(f, s, "model", model);
+    return cart_fault_unknown(f, s, "cartridges", names[missing]);
 }
 
 void cart_selection_write(const struct cart_selection *sel, struct cart_wire *w)

@@ -29,6 +29,11 @@ void cart_fault_send(const struct cart_fault *f, struct cart_exchange *x);
 void cart_fault_or_reply(struct cart_exchange *x, bool ok, struct cart_wire *w,
                          struct cart_fault *f);
 
+/* 404: no model (or, with param "cartridges", no cartridge) is called that; the message says which
+ * there are, and which may have been meant. */
+bool cart_fault_unknown(struct cart_fault *f, struct cart_serve *s, const char *param,
+                        const char *wanted);
+
 /* The body as an object; the caller owns it. */
 bool cart_params_body(struct cart_exchange *x, json_t **out, struct cart_fault *f);
 

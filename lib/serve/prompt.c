@@ -22,7 +22,7 @@ static bool join_parts(struct cart_prompt *p, const json_t *parts, size_t i,
         return cart_fault_value(f, param, "%s: expected at least one part", param);
     for (size_t k = 0; k < json_array_size(parts); k++) {
         const json_t *part = json_array_get(parts, k), *text = json_object_get(part, "text");
-        const char *type = json_string_value(json_object_get(part, "type"));
+        const char *type = cart_json_word(json_object_get(part, "type"));
         snprintf(param, sizeof param, "messages[%zu].content[%zu]", i, k);
         if (type && strcmp(type, "refusal") == 0)
             text = json_object_get(part, "refusal");
@@ -67,7 +67,7 @@ static bool read_calls(const json_t *v, size_t i, struct cart_chat_message *m, s
 static bool read_role(const json_t *v, size_t i, struct cart_chat_message *m, struct cart_fault *f)
 {
     static const char *const roles[] = {"system", "user", "assistant", "tool"};
-    const char *role = json_string_value(json_object_get(v, "role"));
+    const char *role = cart_json_word(json_object_get(v, "role"));
     char param[80], shown[48];
     snprintf(param, sizeof param, "messages[%zu].role", i);
     if (!role)
@@ -102,7 +102,10 @@ static bool read_message(struct cart_prompt *p, const json_t *v, size_t i, struc
     snprintf(param, sizeof param, "messages[%zu].content", i);
     if (json_is_array(content))
         return join_parts(p, content, i, m, f);
-    if (!json_is_string(content) && !(assistant && !content))
+    /* What an assistant said may be nothing: null says so, and calls or reasoning in its place do. */
+    bool silent =
+        assistant && !content && (json_object_get(v, "content") || m->tool_calls || reasoning);
+    if (!json_is_string(content) && !silent)
         return cart_fault_value(f, param, "%s: expected a string or an array of parts, found %s",
                                 param, cart_json_found(json_object_get(v, "content"), found));
     m->content = content ? json_string_value(content) : "";
@@ -145,7 +148,7 @@ static const json_t *find_tool(const json_t *tools, const char *name)
 {
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *fn = json_object_get(json_array_get(tools, i), "function");
-        const char *is = json_string_value(json_object_get(fn, "name"));
+        const char *is = cart_json_word(json_object_get(fn, "name"));
         if (is && strcmp(is, name) == 0)
             return fn;
     }
@@ -159,14 +162,14 @@ static bool check_tools(const json_t *tools, struct cart_fault *f)
         return cart_fault_value(f, "tools", "tools: expected an array of at most %zu", TOOLS_MAX);
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *t = json_array_get(tools, i), *fn = json_object_get(t, "function");
-        const char *type = json_string_value(json_object_get(t, "type"));
+        const char *type = cart_json_word(json_object_get(t, "type"));
         const json_t *name = json_object_get(fn, "name"),
                      *parameters = cart_param(fn, "parameters");
         snprintf(param, sizeof param, "tools[%zu]", i);
         if (!type || strcmp(type, "function") != 0)
             return cart_fault_set(f, 400, "unsupported_feature", param,
                                   "%s.type: expected function", param);
-        if (!json_is_string(name) || json_string_length(name) == 0 || json_string_length(name) > 64)
+        if (!cart_json_word(name) || json_string_length(name) == 0 || json_string_length(name) > 64)
             return cart_fault_value(f, param,
                                     "%s.function.name: expected a string of 1 to 64 bytes", param);
         if (parameters && !json_is_object(parameters))
@@ -180,7 +183,7 @@ static bool read_choice(struct cart_prompt *p, const json_t *body, const json_t 
 {
     static const char *const words[] = {"none", "auto", "required"};
     const json_t *v = cart_param(body, "tool_choice");
-    const char *word = json_string_value(v);
+    const char *word = cart_json_word(v);
     bool any = json_array_size(tools) > 0;
     p->choice = any ? CART_TOOLS_AUTO : CART_TOOLS_NONE;
     if (!v)
@@ -197,11 +200,11 @@ static bool read_choice(struct cart_prompt *p, const json_t *body, const json_t 
         p->choice = any ? (enum cart_tool_choice)i : CART_TOOLS_NONE;
         return true;
     }
-    const char *type = json_string_value(json_object_get(v, "type"));
+    const char *type = cart_json_word(json_object_get(v, "type"));
     if (!type || strcmp(type, "function") != 0)
         return cart_fault_value(f, "tool_choice",
                                 "tool_choice: expected none, auto, required or a function");
-    p->named = json_string_value(json_object_get(json_object_get(v, "function"), "name"));
+    p->named = cart_json_word(json_object_get(json_object_get(v, "function"), "name"));
     if (!p->named || !find_tool(tools, p->named))
         return cart_fault_value(f, "tool_choice",
                                 "tool_choice.function.name: expected the name of one of tools");

@@ -33,17 +33,24 @@ content() { jq -r '.choices[0].message.content'; }
     cart_must_fail 2 cart-serve --port 70000 2>err
     cart_must_fail 2 cart-serve operand 2>err
     cart_must_fail 2 cart-serve --port 0 -c nameless 2>err
-    cart_must_fail 2 cart-serve --port 0 --name a:b 2>err
-    cart_must_fail 2 cart-serve --port 0 --name $'caf\xe9' 2>err
-    cart_has err 'bytes of UTF-8'
+    local name
+    for name in a:b 'a b' a/ /a a//b $'a\tb' $'a\x7f' $'caf\xe9'; do
+        cart_must_fail 2 cart-serve --port 0 --name "$name" 2>err
+        cart_has err 'bytes of UTF-8'
+    done
     cart_must_fail 2 cart-serve --port 0 --default nobody 2>err
     cart_must_fail 2 cart-serve --no-tcp 2>err
     : > empty.keys
     cart_must_fail 2 cart-serve --port 0 --api-key-file empty.keys 2>err
+    mkdir keys
+    cart_must_fail 2 cart-serve --port 0 --api-key-file keys 2>err
+    cart_has err 'keys: expected a file, found a directory'
     echo nonsense > bad.safetensors
     cart_must_fail 3 cart-serve --port 0 -c "x=bad.safetensors" 2>err
     cart_has err bad.safetensors
     make_cartridges
+    cart_must_fail 2 cart-serve --port 0 -c a=one.safetensors -c b=two.safetensors -c a=two.safetensors 2>err
+    cart_has err '-c a=two.safetensors: expected a name of its own, found it in -c a=one.safetensors'
     cart_tiny llama_tied
     cart_must_fail 4 cart-serve --port 0 -c x=one.safetensors 2>err
     cart_has err one.safetensors
@@ -112,6 +119,61 @@ content() { jq -r '.choices[0].message.content'; }
     cart_equal "$(post /v1/chat/completions "{\"cartridges\":[\"no\"],$HELLO}" | jq -r .error.code)" cartridge_not_found
     cart_equal "$(post /v1/chat/completions "{\"model\":\"m:no\",$HELLO}" | jq -r .error.code)" model_not_found
     cart_equal "$(post /v1/chat/completions "{\"cartridges\":[\"../one\"],$HELLO}" | jq -r .error.code)" cartridge_not_found
+    serve_end
+}
+
+@test "a name that is not there is answered with those that are" {
+    make_cartridges
+    cp "$CART_MODEL" 'a model.gguf'
+    said() { post /v1/chat/completions "{$1,$HELLO}" | jq -r '[.error.code, .error.param, .error.message] | join(" | ")'; }
+    serve_start -c one=one.safetensors -c two=two.safetensors
+    cart_equal "$(said '"model":"gpt"')" "model_not_found | model | model 'gpt' does not exist; there are m, m:one, m:two"
+    cart_equal "$(said '"model":"m:"')" "model_not_found | model | model 'm:' does not exist; there are m, m:one, m:two"
+    cart_equal "$(said '"model":"Two"')" "model_not_found | model | model 'Two' does not exist; did you mean 'm:two'?"
+    cart_equal "$(said '"model":"M:ONE"')" "model_not_found | model | model 'M:ONE' does not exist; did you mean 'm:one'?"
+    cart_equal "$(said '"cartridges":["One"]')" "cartridge_not_found | cartridges | cartridge 'One' does not exist; did you mean 'one'?"
+    cart_equal "$(said '"cartridges":["one","x"]')" "cartridge_not_found | cartridges | cartridge 'x' does not exist; there are one, two"
+    cart_equal "$(said '"cartridges":["one\u0000"]' | cut -c1-31)" "invalid_value | cartridges[0] |"
+    cart_equal "$(get /v1/models/one | jq -r .error.message)" "model 'one' does not exist; did you mean 'm:one'?"
+    serve_end
+    CART_MODEL="$PWD/a model.gguf" cart-serve --dry-run 2>err
+    cart_has err 'a-model: would serve it with 0 cartridges'
+}
+
+@test "a fault in a request names its field and what was found there" {
+    serve_start
+    local body want n=0
+    while IFS='|' read -r body want; do
+        cart_equal "$(post /v1/chat/completions "$body" | jq -r '.error | [.type, .code, .param, .message] | join(" | ")')" \
+            "invalid_request_error | invalid_value | $want"
+        n=$((n + 1))
+    done <<'EOF'
+{}|messages | messages: expected an array, found nothing
+{"messages":null}|messages | messages: expected an array, found null
+{"messages":[]}|messages | messages: expected 1 to 65536 messages, found 0
+{"messages":{"role":"user","content":"a"}}|messages | messages: expected an array, found an object
+{"messages":["a"]}|messages[0] | messages[0]: expected an object, found "a"
+{"messages":[{"content":"a"}]}|messages[0].role | messages[0].role: expected a string, found nothing
+{"messages":[{"role":7,"content":"a"}]}|messages[0].role | messages[0].role: expected a string, found 7
+{"messages":[{"role":"robot","content":"a"}]}|messages[0].role | messages[0].role: expected system, developer, user, assistant or tool, found 'robot'
+{"messages":[{"role":"user\u0000","content":"a"}]}|messages[0].role | messages[0].role: expected a string, found "user\x00"
+{"messages":[{"role":"user"}]}|messages[0].content | messages[0].content: expected a string or an array of parts, found nothing
+{"messages":[{"role":"user","content":null}]}|messages[0].content | messages[0].content: expected a string or an array of parts, found null
+{"messages":[{"role":"user","content":7}]}|messages[0].content | messages[0].content: expected a string or an array of parts, found 7
+{"messages":[{"role":"user","content":[]}]}|messages[0].content | messages[0].content: expected at least one part
+{"messages":[{"role":"assistant"}]}|messages[0].content | messages[0].content: expected a string or an array of parts, found nothing
+{"messages":[{"role":"user","content":"a"}],"top_k":3000000000}|top_k | top_k: expected an integer from -1 to 2147483647, found 3000000000
+{"messages":[{"role":"user","content":"a"}],"temperature":2.5}|temperature | temperature: expected a number from 0 to 2, found 2.5
+{"messages":[{"role":"user","content":"a"}],"stream":"true"}|stream | stream: expected true or false, found "true"
+{"messages":[{"role":"user","content":"a"}],"logit_bias":{"01":1}}|logit_bias | logit_bias: expected token ids from 0 to 319
+{"messages":[{"role":"user","content":"a"}],"logit_bias":{" 1":1}}|logit_bias | logit_bias: expected token ids from 0 to 319
+EOF
+    cart_equal "$n" 19
+    local said='{"role":"user","content":"a"},{"role":"assistant","content":null}'
+    cart_equal "$(post /v1/chat/completions "{\"messages\":[$said],\"max_tokens\":1,\"top_k\":5.0}" | jq -r .object)" chat.completion
+    cart_equal "$(post /v1/completions '{"prompt":"a"}' -H 'Content-Encoding: gzip' -D head | jq -r .error.code)" unsupported_encoding
+    grep -q '^HTTP/1.1 415' head
+    cart_equal "$(status_of post /v1/completions '{"prompt":"a"}' -H 'Content-Encoding: identity')" 200
     serve_end
 }
 
@@ -286,6 +348,33 @@ PY
     cart_equal "$(metric requests_waiting)" 0
     serve_end
     cart_has serve.log ' 499 '
+}
+
+@test "whatever a client closes with its last bytes, each whole request is answered, and all is closed" {
+    cart_need_tool python3
+    serve_start --timeout 60
+    python3 - "${SERVE_URL##*:}" <<'PY'
+import re, socket, sys, time
+address = ("127.0.0.1", int(sys.argv[1]))
+get = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+post = b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 29\r\n\r\n{"prompt":"a","max_tokens":3}'
+def statuses(data):
+    return [int(s) for s in re.findall(rb"HTTP/1\.1 (\d+) ", data) if s != b"100"]
+for raw, want, closes in ((get, [200], True), (get * 3, [200] * 3, True), (post, [200], True), (post * 2, [200] * 2, True),
+                          (post[:-5], [], True), (post + post[:-5], [200], True), (get[:-1], [], True), (b"", [], True),
+                          (post + b"GET / HTTP/1.1\n\n" + get, [200, 400], False),
+                          (post * 2 + get.replace(b"localhost", b""), [200, 200, 400], False)):
+    start, data = time.time(), b""
+    with socket.create_connection(address, timeout=20) as s:
+        s.sendall(raw)
+        if closes:
+            s.shutdown(socket.SHUT_WR)
+        while more := s.recv(65536):
+            data += more
+    assert statuses(data) == want, (raw, data)
+    assert time.time() - start < 10, raw
+PY
+    serve_end
 }
 
 @test "TERM: what is under way ends, what comes is refused, the exit status is 0" {

@@ -122,6 +122,14 @@ static const struct text_case cases[] = {
     {"{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":2}",
      {"{\"a\":{\"b\":[1,{}]}}", "{\"a\":1,\"b\":\"\"}"},
      {"{}", "{\"a\":1,\"b\":2,\"c\":3}"}},
+    /* A value that would hold another like itself without end is never begun. */
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#/$defs/"
+     "x\"},\"b\":{\"type\":\"null\"}},\"$defs\":{\"x\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/"
+     "$defs/"
+     "x\"},\"minItems\":1}}}",
+     {"{\"b\":null}", "{}"},
+     {"{\"a\":[]}", "{\"a\":[[]]}", "{\"a\":null}"}},
+    {"{\"anyOf\":[{\"$ref\":\"#\"},{\"type\":\"null\"}]}", {"null"}, {"{}", "1"}},
     {"true",
      {"1", "\"a\"", "[{\"a\":[]},null]", "{\"a\":{\"b\":{}}}"},
      {"", "tru1", "[1}", "{\"a\"}", "{1:2}"}},
@@ -174,6 +182,17 @@ static const struct {
      NULL},
     {"{\"properties\":{\"a\":{\"$ref\":\"#/properties/a\"}},\"required\":[\"a\"]}", NULL},
     {"[]", "schema"},
+    {"{\"$ref\":\"#\"}", "$ref"},
+    {"{\"$ref\":7}", "$ref"},
+    {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"$ref\":\"#/$defs/b\"},\"b\":{\"$ref\":\"#/$defs/"
+     "a\"}}}",
+     "$ref"},
+    {"{\"anyOf\":[{\"$ref\":\"#\"}]}", "nothing can match"},
+    {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}",
+     "nothing can match"},
+    {"{\"type\":\"array\",\"items\":{\"$ref\":\"#\"},\"minItems\":1}", "nothing can match"},
+    {"{\"type\":\"string\\u0000\"}", "type"},
+    {"{\"format\":\"date\\u0000\"}", "format"},
 };
 
 static void what_is_not_enforced_is_refused(void **state)

@@ -237,12 +237,11 @@ static void test_keys(void **state)
 
 static void expect_name(const char *path, const char *expected)
 {
-    char *real = NULL;
-    size_t n = 99;
-    const char *name = cart_serve_model_name(path, &n, &real);
-    assert_int_equal(n, strlen(expected));
-    assert_memory_equal(name, expected, n);
-    free(real);
+    char out[64];
+    int r = cart_serve_base_name(out, sizeof out, NULL, path, NULL);
+    assert_int_equal(r, *expected ? 0 : CART_EUSAGE);
+    if (*expected)
+        assert_string_equal(out, expected);
 }
 
 static void test_model_name(void **state)
@@ -268,13 +267,42 @@ static void test_model_name(void **state)
     assert_int_equal(rmdir(dir), 0);
 }
 
+static void test_base_name(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *clean; /* clean NULL: as it is */
+    } cases[] = {
+        {"SmolLM2-135M.Q4_1", NULL}, {"caf\xc3\xa9\xc2\xa0", NULL},
+        {"my model", "my-model"},    {"a:b", "a-b"},
+        {"a\tb\n", "a-b-"},          {"a\x7f", "a-"},
+        {"a\xc2\x85z", "a--z"},
+    };
+    static const char *const bad[] = {"", "/a", "a/", "a//b", "a\xff"};
+    char out[32];
+    struct cart_err err = {0};
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
+        const char *clean = cases[i].clean ? cases[i].clean : cases[i].name;
+        assert_int_equal(cart_serve_base_name(out, sizeof out, NULL, cases[i].name, &err), 0);
+        assert_string_equal(out, clean);
+        int r = cart_serve_base_name(out, sizeof out, cases[i].name, "model", &err);
+        assert_int_equal(r, cases[i].clean ? CART_EUSAGE : 0);
+    }
+    assert_int_equal(cart_serve_base_name(out, sizeof out, "Qwen/Qwen3-0.6B", "model", &err), 0);
+    assert_string_equal(out, "Qwen/Qwen3-0.6B");
+    for (size_t i = 0; i < CART_COUNTOF(bad); i++)
+        assert_int_equal(cart_serve_base_name(out, sizeof out, bad[i], "model", &err), CART_EUSAGE);
+    assert_int_equal(cart_serve_base_name(out, 4, "four", "model", &err), CART_EUSAGE);
+    assert_int_equal(cart_serve_base_name(out, 5, "four", "model", &err), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_model_name),     cmocka_unit_test(test_wire_string),
-        cmocka_unit_test(test_wire_any_bytes), cmocka_unit_test(test_wire_real),
-        cmocka_unit_test(test_stops),          cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_model_name),  cmocka_unit_test(test_base_name),
+        cmocka_unit_test(test_wire_string), cmocka_unit_test(test_wire_any_bytes),
+        cmocka_unit_test(test_wire_real),   cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_calls),       cmocka_unit_test(test_keys),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
