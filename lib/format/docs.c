@@ -22,7 +22,8 @@ struct cart_docs {
     struct cart_walk walk;
     int fd; /* the file being read, -1 if none */
     struct cart_source file;
-    struct cart_archive *archive; /* over file, or NULL */
+    struct cart_archive *unpack;  /* over file where that is compressed, or NULL */
+    struct cart_archive *archive; /* over unpack or file, or NULL */
     size_t members;               /* of it, so far */
     struct cart_lines lines;      /* over file or a member; inactive when lines.from is NULL */
     struct cart_buf shown;        /* path of the input being read, escaped */
@@ -313,18 +314,37 @@ static bool has_suffix(const char *name, size_t n, const char *suffix)
     return n >= len && memcmp(name + n - len, suffix, len) == 0;
 }
 
-static bool named_as_lines(const char *name)
+/* The length of name [n] without the ending of one compressed file. */
+static size_t without_packer(const char *name, size_t n)
 {
     static const char *const packers[] = {".gz", ".bz2", ".xz", ".zst"};
-    size_t n = strlen(name);
 
-    for (size_t i = 0; i < CART_COUNTOF(packers); i++) {
-        if (has_suffix(name, n, packers[i])) {
-            n -= strlen(packers[i]);
-            break;
-        }
-    }
+    for (size_t i = 0; i < CART_COUNTOF(packers); i++)
+        if (has_suffix(name, n, packers[i]))
+            return n - strlen(packers[i]);
+    return n;
+}
+
+static bool named_as_lines(const char *name)
+{
+    size_t n = without_packer(name, strlen(name));
+
     return has_suffix(name, n, ".jsonl") || has_suffix(name, n, ".ndjson");
+}
+
+/* Whether a name promises an archive or compressed file; unpacked: what a compressed one of that
+ * name holds. Content decides what a file is, but its first bytes are what a file lacks that was cut
+ * off within them, or damaged there. */
+static bool named_as_archive(const char *name, bool unpacked)
+{
+    static const char *const packed_tars[] = {".tgz", ".tbz2", ".txz", ".tzst"};
+    size_t n = strlen(name), bare = without_packer(name, n);
+
+    for (size_t i = 0; i < CART_COUNTOF(packed_tars); i++)
+        if (has_suffix(name, n, packed_tars[i]))
+            return true;
+    return has_suffix(name, bare, ".tar") ||
+           (!unpacked && (bare < n || has_suffix(name, n, ".zip")));
 }
 
 static int is_lines(const struct cart_docs *d, const char *name, const struct cart_buf *head,
@@ -341,10 +361,38 @@ static int is_lines(const struct cart_docs *d, const char *name, const struct ca
     return d->o.jsonl && head->data[bom + space] == '{';
 }
 
+/* Where the content of a source is from. */
+enum layer { LAYER_FILE, LAYER_UNPACKED, LAYER_MEMBER };
+
+static int take(struct cart_docs *d, struct cart_source *s, const char *name, enum layer layer,
+                struct cart_document *doc, struct cart_err *err);
+
+/* Opens an archive or compressed file, or passes over one that is inside another: as take. */
+static int take_archive(struct cart_docs *d, struct cart_source *s, const char *name,
+                        enum cart_content content, enum layer layer, struct cart_document *doc,
+                        struct cart_err *err)
+{
+    int r;
+
+    if (layer == LAYER_FILE && content == CART_CONTENT_COMPRESSED) {
+        if ((r = cart_archive_unpack(&d->unpack, s, &d->o, err)) < 0)
+            return r;
+        return take(d, cart_archive_source(d->unpack), name, LAYER_UNPACKED, doc, err);
+    }
+    if (layer == LAYER_FILE || (layer == LAYER_UNPACKED && content == CART_CONTENT_TAR)) {
+        d->members = 0;
+        return cart_archive_open(&d->archive, s, content == CART_CONTENT_ZIP, d->unpack, &d->o,
+                                 err);
+    }
+    note(d, CART_DOCS_NESTED, d->shown_doc.data,
+         "an archive or compressed file inside another: unpack it first");
+    return 0;
+}
+
 /* Takes what s holds, whose path is d->shown_doc: 1 and *doc; 0 when it was passed over, or will
- * come as an archive or as lines. name decides about JSON Lines only. inside: s is itself the
- * content of an archive or compressed file. */
-static int take(struct cart_docs *d, struct cart_source *s, const char *name, bool inside,
+ * come as an archive or as lines. name decides about JSON Lines, and whether an archive was to be
+ * expected. */
+static int take(struct cart_docs *d, struct cart_source *s, const char *name, enum layer layer,
                 struct cart_document *doc, struct cart_err *err)
 {
     const char *path = d->shown_doc.data, *advice = "";
@@ -359,15 +407,15 @@ static int take(struct cart_docs *d, struct cart_source *s, const char *name, bo
         note(d, reason, path, advice);
         return 0;
     }
-    if (content != CART_CONTENT_PLAIN && inside) {
-        note(d, CART_DOCS_NESTED, path,
-             "an archive or compressed file inside another: unpack it first");
-        return 0;
-    }
-    if (content != CART_CONTENT_PLAIN) {
-        d->members = 0;
-        return cart_archive_open(&d->archive, s, content == CART_CONTENT_COMPRESSED, &d->o, err);
-    }
+    if (content != CART_CONTENT_PLAIN)
+        return take_archive(d, s, name, content, layer, doc, err);
+    /* An empty one is passed over as that, and so is a tar of nothing but its end. */
+    if (layer != LAYER_MEMBER && s->head.len > 0 && s->head.data[0] != '\0' &&
+        named_as_archive(name, layer == LAYER_UNPACKED))
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: archive: expected what its name says, found the beginning of "
+                            "none: cut off or damaged",
+                            in_words(d, path));
     if ((r = is_lines(d, name, &s->head, err)) == 1)
         cart_lines_begin(&d->lines, s);
     if (r != 0)
@@ -388,7 +436,8 @@ static void close_file(struct cart_docs *d)
 {
     cart_lines_end(&d->lines);
     cart_archive_close(d->archive);
-    d->archive = NULL;
+    cart_archive_close(d->unpack);
+    d->archive = d->unpack = NULL;
     if (d->fd > STDIN_FILENO)
         close(d->fd);
     d->fd = -1;
@@ -412,8 +461,6 @@ static int next_member(struct cart_docs *d, struct cart_document *doc, struct ca
         return 0;
     if ((r = set_escaped(&d->shown_doc, d->shown.data, err)) < 0)
         return r;
-    if (!m.name)
-        return take(d, cart_archive_source(d->archive), d->shown.data, true, doc, err);
     const char *name = m.name;
     while (name[0] == '.' && name[1] == '/')
         name += 2;
@@ -427,7 +474,7 @@ static int next_member(struct cart_docs *d, struct cart_document *doc, struct ca
     else if (has_hidden_part(name))
         note(d, CART_DOCS_HIDDEN, path, "hidden");
     else
-        return take(d, cart_archive_source(d->archive), path, true, doc, err);
+        return take(d, cart_archive_source(d->archive), path, LAYER_MEMBER, doc, err);
     return 0;
 }
 
@@ -441,7 +488,7 @@ static int open_file(struct cart_docs *d, int fd, const char *path, struct cart_
         (r = set_escaped(&d->shown_doc, path, err)) < 0)
         return r;
     cart_source_init_fd(&d->file, fd, fd == STDIN_FILENO ? "standard input" : d->shown.data);
-    return take(d, &d->file, d->shown.data, false, doc, err);
+    return take(d, &d->file, d->shown.data, LAYER_FILE, doc, err);
 }
 
 /* --- inputs and directories --- */

@@ -11,7 +11,9 @@
  *               and devices are never opened.
  *   archive     zip, or tar, also gzip, bzip2, xz or zstd compressed, recognised by content:
  *               its regular members in archive order, as ARCHIVE/MEMBER, hidden names passed over
- *               too. An archive inside an archive is not opened.
+ *               too. An archive inside an archive is not opened, nor what was compressed twice.
+ *               One that is damaged or cut off is an error wherever its format has a checksum; so
+ *               is a file with the name of one that does not begin like any.
  *   compressed  a single gzip, bzip2, xz or zstd file is the document it holds.
  *   JSON Lines  one document a line, from the fields named in the options. A file is JSON Lines if
  *               its name ends in .jsonl or .ndjson (before .gz etc.), if options->jsonl is set and
@@ -52,7 +54,7 @@ enum cart_docs_reason {
     CART_DOCS_LARGE,     /* more than options->max_document */
     CART_DOCS_LINE,      /* a line of JSON Lines that is no document */
     CART_DOCS_ENCRYPTED, /* a member that needs a password */
-    CART_DOCS_NESTED,    /* an archive or compressed file inside an archive */
+    CART_DOCS_NESTED,    /* an archive or compressed file inside another */
     CART_DOCS_LINK,      /* symbolic link in a directory, any link in an archive */
     CART_DOCS_SPECIAL,   /* pipe, socket, device */
     CART_DOCS_HIDDEN,    /* hidden name in a directory or archive */

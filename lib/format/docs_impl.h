@@ -1,7 +1,7 @@
 /* Inside the document iterator: byte sources, the archive reader, classification. docs.c walks
  * inputs and directories, docs_source.c reads descriptors, docs_archive.c is the only file that
- * knows libarchive, docs_text.c decides what bytes are and turns them into text, docs_lines.c reads
- * JSON Lines. */
+ * knows libarchive, docs_zip.c checks the directory of a zip, docs_text.c
+ * decides what bytes are and turns them into text, docs_lines.c reads JSON Lines. */
 #ifndef CART_FORMAT_DOCS_IMPL_H
 #define CART_FORMAT_DOCS_IMPL_H
 
@@ -58,8 +58,9 @@ void cart_source_release(struct cart_source *s);
 /* What the beginning of an input says it is. */
 enum cart_content {
     CART_CONTENT_PLAIN, /* text, or something that only the whole can tell */
-    CART_CONTENT_ARCHIVE,
-    CART_CONTENT_COMPRESSED, /* a compressed file, which may hold an archive */
+    CART_CONTENT_TAR,
+    CART_CONTENT_ZIP,
+    CART_CONTENT_COMPRESSED, /* a compressed file, which may hold a tar */
     CART_CONTENT_FOREIGN,    /* a document in another format: *advice says what to do */
 };
 /* *reason and *advice are set for FOREIGN only. */
@@ -73,22 +74,32 @@ int cart_content_judge(const char *bytes, size_t n, bool markup, enum cart_docs_
 int cart_content_replace(const char *text, size_t n, struct cart_buf *out, size_t *count,
                          struct cart_err *err) CART_MUST_USE;
 
-/* An archive (or compressed file) over a source. */
+/* An archive, or a compressed file, over a source that must outlive it. */
 struct cart_archive;
 struct cart_member {
-    const char *name; /* as stored, any bytes; NULL for the content of a merely compressed file */
+    const char *name;           /* as stored, any bytes */
     enum cart_docs_reason skip; /* CART_DOCS_REASONS: readable; else why not */
     bool directory;
 };
-/* from must outlive the archive and have been peeked only. compressed: look for a compressed
- * stream. */
-int cart_archive_open(struct cart_archive **out, struct cart_source *from, bool compressed,
-                      const struct cart_docs_options *o, struct cart_err *err) CART_MUST_USE;
-/* 1: *m is the next member and cart_archive_source reads it; 0: no more. */
+/* The one content of a compressed file, which cart_archive_source reads: whoever read it to its end
+ * knows that every checksum held, and that nothing follows it. from must have been peeked. */
+int cart_archive_unpack(struct cart_archive **out, struct cart_source *from,
+                        const struct cart_docs_options *o, struct cart_err *err) CART_MUST_USE;
+/* A tar or zip; from has been peeked only. below: what unpacks from, or NULL. */
+int cart_archive_open(struct cart_archive **out, struct cart_source *from, bool zip,
+                      const struct cart_archive *below, const struct cart_docs_options *o,
+                      struct cart_err *err) CART_MUST_USE;
+/* Of an archive: 1: *m is the next member and cart_archive_source reads it; 0: no more. */
 int cart_archive_next(struct cart_archive *a, struct cart_member *m,
                       struct cart_err *err) CART_MUST_USE;
 struct cart_source *cart_archive_source(struct cart_archive *a);
 void cart_archive_close(struct cart_archive *a);
+
+/* The directory of the zip file behind fd against the members that it lists: CART_EFORMAT where one
+ * has another name, method, size or CRC than the directory says, or there is no directory. Reads at
+ * most max_members entries; fd's offset stays. */
+int cart_zip_check(int fd, uint64_t size, size_t max_members, const char *shown,
+                   struct cart_err *err) CART_MUST_USE;
 
 /* JSON Lines over a source. */
 struct cart_lines {

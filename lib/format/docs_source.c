@@ -1,4 +1,5 @@
 /* Byte sources: a descriptor (or what another reader delivers) with a look ahead. */
+#include "base/io.h"
 #include "format/docs_impl.h"
 
 #include <errno.h>
@@ -14,7 +15,7 @@ static ptrdiff_t read_fd(struct cart_source *s, void *out, size_t n, struct cart
         got = read(s->fd, out, n < (size_t)1 << 30 ? n : (size_t)1 << 30);
     while (got < 0 && errno == EINTR);
     if (got < 0)
-        return cart_err_sys(err, "%s: reading", s->shown);
+        return cart_io_read_failed(s->shown, err);
     return got;
 }
 

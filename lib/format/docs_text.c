@@ -81,7 +81,8 @@ static bool is_compressed(const char *p, size_t n)
                   "\xfd"
                   "7zXZ\0",
                   6) ||
-           (n >= 10 && starts(p, n, "BZh", 3) && memcmp(p + 4, "1AY&SY", 6) == 0);
+           (n >= 10 && starts(p, n, "BZh", 3) &&
+            (memcmp(p + 4, "1AY&SY", 6) == 0 || memcmp(p + 4, "\x17rE8P\x90", 6) == 0));
 }
 
 enum cart_content cart_content_sniff(const char *head, size_t n, enum cart_docs_reason *reason,
@@ -109,11 +110,16 @@ enum cart_content cart_content_sniff(const char *head, size_t n, enum cart_docs_
         }
     }
     if (starts(head, n, "PK\x03\x04", 4)) {
-        *advice = zip_advice(head, n);
-        return *advice ? CART_CONTENT_FOREIGN : CART_CONTENT_ARCHIVE;
+        const char *said = zip_advice(head, n);
+        if (!said)
+            return CART_CONTENT_ZIP;
+        *advice = said;
+        return CART_CONTENT_FOREIGN;
     }
-    if (starts(head, n, "PK\x05\x06", 4) || is_tar(head, n))
-        return CART_CONTENT_ARCHIVE;
+    if (starts(head, n, "PK\x05\x06", 4))
+        return CART_CONTENT_ZIP;
+    if (is_tar(head, n))
+        return CART_CONTENT_TAR;
     return is_compressed(head, n) ? CART_CONTENT_COMPRESSED : CART_CONTENT_PLAIN;
 }
 
@@ -228,4 +234,26 @@ int cart_content_replace(const char *text, size_t n, struct cart_buf *out, size_
         done += cart_text_subpart(text + done, n - done);
         (*count)++;
     }
+}
+
+int cart_text_take(const char **text, size_t *n_text, const char *bytes, size_t n, const char *what,
+                   struct cart_err *err)
+{
+    enum cart_docs_reason reason;
+    const char *advice = "an archive or compressed file: unpack it first";
+    char detail[256];
+    enum cart_content content = cart_content_sniff(bytes, n, &reason, &advice);
+
+    if (content != CART_CONTENT_PLAIN)
+        return cart_err_set(err, CART_EFORMAT, "%s: expected text, found %s", what, advice);
+    if (!cart_content_judge(bytes, n, true, &reason, detail, sizeof detail))
+        return cart_err_set(err, CART_EFORMAT, "%s: expected text, found %s", what,
+                            reason == CART_DOCS_EMPTY ? "none" : detail);
+    size_t mark = n >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    int r = cart_text_check(what, bytes, n, err);
+    if (r == 0) {
+        *text = bytes + mark;
+        *n_text = n - mark;
+    }
+    return r;
 }

@@ -89,7 +89,7 @@ struct cart_gguf_type {
 
 struct cart_gguf;
 
-/* Opens and checks path. CART_ESYS (missing), CART_EUSAGE (not a regular file), CART_ETRUNC (the
+/* Opens and checks path. CART_ESYS (missing), CART_EUSAGE (a pipe or device), CART_ETRUNC (the
  * file ends inside what its header announces), CART_EFORMAT (everything else; another format is
  * named). Messages: "path: part: expected, found". */
 int cart_gguf_open(struct cart_gguf **out, const char *path, struct cart_err *err) CART_MUST_USE;
