@@ -11,6 +11,7 @@
 #include "stream/join.h"
 #include "stream/listing.h"
 #include "stream/summary.h"
+#include "study/train_state.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,8 @@ static int check_rows(const struct cart_input *in, struct cart_err *err)
         return r;
     if (cart_rows_present(&st))
         r = cart_rows_check(&st, in->name, err);
+    else if (cart_train_state_is(&st))
+        r = cart_train_state_check(&st, in->name, err);
     cart_st_release(&st);
     return r;
 }

@@ -163,7 +163,7 @@ static int bind_rows(struct cart_cartridge *c, const struct cart_model *m, bool 
             return r;
         row0 += c->parts[i].rows;
     }
-    return 0;
+    return cart_rows_check_seal(&c->priv->st, err);
 }
 
 static int bind_draft(struct cart_cartridge *c, const struct cart_model *m, struct cart_err *err)
@@ -288,22 +288,6 @@ void cart_cartridge_close(struct cart_cartridge *c)
     free(p->path);
     free(p);
     free(c);
-}
-
-int cart_cartridge_probe(const char *path, struct cart_err *err)
-{
-    struct cart_map map = {NULL, 0};
-    struct cart_st st = {0};
-    int r = cart_map_open(&map, path, err);
-    if (r < 0)
-        return r;
-    int yes = 0;
-    if (cart_st_parse(&st, map.data, map.size, path, NULL) == 0) {
-        yes = cart_st_find(&st, "layers.0.k") != NULL;
-        cart_st_release(&st);
-    }
-    cart_map_release(&map);
-    return yes;
 }
 
 size_t cart_cartridge_parts(const struct cart_cartridge *const *list, size_t n,

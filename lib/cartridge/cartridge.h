@@ -46,10 +46,6 @@ int cart_cartridge_open(struct cart_cartridge **out, const struct cart_model *m,
                         struct cart_err *err) CART_MUST_USE;
 void cart_cartridge_close(struct cart_cartridge *c);
 
-/* 1: the file begins as a safetensors image with rows of layer 0; 0: it is something else; < 0: it
- * can't be read. */
-int cart_cartridge_probe(const char *path, struct cart_err *err) CART_MUST_USE;
-
 /* The parts of n cartridges in list order, as struct cart_kv wants them: out [2 n] receives
  * borrowed pointers, the count is returned. */
 size_t cart_cartridge_parts(const struct cart_cartridge *const *list, size_t n,

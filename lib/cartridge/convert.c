@@ -119,7 +119,7 @@ int cart_rows_check(const struct cart_st *st, const char *what, struct cart_err 
     for (size_t i = 0; i < layers; i++)
         if ((r = check_layer(st, i, what, err)) < 0)
             return r;
-    return 0;
+    return (r = cart_rows_check_seal(st, err)) < 0 ? cart_err_wrap(err, r, "%s", what) : 0;
 }
 
 /* t's values as to, into new memory at *data. */
@@ -224,7 +224,10 @@ int cart_rows_convert(const struct cart_st *st, enum cart_st_dtype to, int fd, c
         if ((r = convert_tensor(&t[i], to, &data[i], what, err)) < 0)
             goto done;
     }
-    if (!changed || (r = describe(meta, to, what, err)) == 0)
+    if (changed && (r = describe(meta, to, what, err)) == 0 &&
+        (json_object_get(meta, "cart.version") || json_object_get(meta, "cart.data")))
+        r = cart_rows_seal(meta, t, st->n, err);
+    if (r == 0)
         r = cart_st_write(fd, t, st->n, meta, out, err);
 done:
     for (size_t i = 0; i < st->n && data != NULL; i++)

@@ -9,7 +9,7 @@ static const char *const known_keys[] = {
     "cart.version", "cart.geometry",       "cart.tokenizer",     "cart.template", "cart.weights",
     "cart.profile", "cart.wrapper_open",   "cart.wrapper_close", "cart.p",        "cart.frozen",
     "cart.corpus",  "cart.first_position", "cart.rope_order",    "cart.recipe",   "cart.precision",
-    "cart.steps",   "cart.history",        "cart.dtype",
+    "cart.steps",   "cart.history",        "cart.dtype",         "cart.data",
 };
 
 void cart_note_add(struct cart_note *n, const char *fmt, ...)

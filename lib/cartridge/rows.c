@@ -106,3 +106,26 @@ void cart_rows_reorder(void *dst, const void *src, size_t rows, const struct car
         }
     }
 }
+
+int cart_rows_seal(json_t *metadata, const struct cart_st_tensor *tensors, size_t n,
+                   struct cart_err *err)
+{
+    char digest[33];
+    int r = cart_st_digest(tensors, n, digest, err);
+    if (r == 0 && json_object_set_new(metadata, "cart.data", json_string(digest)) != 0)
+        r = cart_err_memory(err, "metadata", 0);
+    return r;
+}
+
+int cart_rows_check_seal(const struct cart_st *st, struct cart_err *err)
+{
+    const char *seal = json_string_value(json_object_get(st->metadata, "cart.data"));
+    char digest[33], shown[48];
+    int r = seal ? cart_st_digest(st->tensors, st->n, digest, err) : 0;
+    if (r == 0 && seal && strcmp(seal, digest) != 0)
+        r = cart_err_set(err, CART_EFORMAT,
+                         "data: expected the digest %s of metadata cart.data, found %s: damaged or "
+                         "edited",
+                         cart_err_escape(shown, sizeof shown, seal, strlen(seal)), digest);
+    return r;
+}

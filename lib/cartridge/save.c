@@ -1,6 +1,5 @@
 #include "cartridge/cartridge.h"
 #include "cartridge/rows.h"
-#include "stream/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,6 +70,18 @@ static void fill(struct table *t, const struct cart_model *m, const struct cart_
     qsort(t->tensors, t->n, sizeof *t->tensors, by_name);
 }
 
+/* A file that says of itself what it is says what its data are. */
+static int write_described(int fd, const char *name, const struct table *t, const json_t *metadata,
+                           struct cart_err *err)
+{
+    json_t *m = cart_json_copy(metadata);
+    int r = m ? cart_rows_seal(m, t->tensors, t->n, err) : cart_err_memory(err, "metadata", 0);
+    if (r == 0)
+        r = cart_st_write(fd, t->tensors, t->n, m, name, err);
+    json_decref(m);
+    return r;
+}
+
 int cart_cartridge_write(int fd, const char *name, const struct cart_model *m,
                          const struct cart_kv_part *parts, size_t n_parts, size_t frozen,
                          const json_t *metadata, const int64_t *draft, size_t n_draft,
@@ -87,7 +98,9 @@ int cart_cartridge_write(int fd, const char *name, const struct cart_model *m,
                       calloc(4 * m->L + 1, sizeof *t.names), 0};
     if (t.tensors && t.names) {
         fill(&t, m, parts, n_parts, frozen, draft, n_draft);
-        r = cart_st_write(fd, t.tensors, t.n, metadata, name, err);
+        r = json_object_get(metadata, "cart.version")
+                ? write_described(fd, name, &t, metadata, err)
+                : cart_st_write(fd, t.tensors, t.n, metadata, name, err);
     } else {
         r = cart_err_memory(err, "tensor table", (4 * m->L + 1) * sizeof *t.tensors);
     }

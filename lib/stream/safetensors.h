@@ -62,6 +62,11 @@ const char *cart_st_dtype_name(enum cart_st_dtype t);
 size_t cart_st_dtype_size(enum cart_st_dtype t);
 int cart_st_dtype_find(const char *name); /* enum cart_st_dtype, or -1 for a name that is none */
 
+/* XXH3-128 over the data of n tensors in their order, in hexadecimal: of all tensors of an image, over
+ * the bytes behind its header. */
+int cart_st_digest(const struct cart_st_tensor *tensors, size_t n, char out[33],
+                   struct cart_err *err) CART_MUST_USE;
+
 /* Appends a whole image to b. metadata is an object of strings; NULL and {} write no __metadata__.
  * Names must be non-empty UTF-8 and differ, bytes must be what dtype and shape say: else
  * CART_EUSAGE. For aligned data the caller puts 8-byte types first. */

@@ -1,10 +1,27 @@
 /* The canonical writer: equal tensors, order and metadata give equal bytes. */
+#include "base/hash.h"
 #include "base/io.h"
 #include "stream/safetensors.h"
 
 #include <string.h>
 
 #define ALIGN 64 /* data starts on a cache line of the mapped file */
+
+int cart_st_digest(const struct cart_st_tensor *tensors, size_t n, char out[33],
+                   struct cart_err *err)
+{
+    struct cart_hash *h = cart_hash_new();
+    unsigned char digest[16];
+
+    if (h == NULL)
+        return cart_err_memory(err, "a digest", 0);
+    for (size_t i = 0; i < n; i++)
+        cart_hash_add(h, tensors[i].data, tensors[i].bytes);
+    cart_hash_final(h, digest);
+    cart_hex(out, digest, sizeof digest);
+    cart_hash_free(h);
+    return 0;
+}
 
 static int check_tensor(const struct cart_st_tensor *t, json_t *seen, struct cart_err *err)
 {

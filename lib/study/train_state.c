@@ -1,5 +1,6 @@
 #include "study/train_state.h"
 
+#include "base/hash.h"
 #include "base/io.h"
 #include "stream/safetensors.h"
 
@@ -8,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define STATE_VERSION "1"
+#define STATE_VERSION "2"
+#define SUM_OF "cart.sum." /* before the name of a tensor */
 
 static struct cart_st_tensor tensor(const char *name, enum cart_st_dtype dtype, const void *data,
                                     size_t n)
@@ -29,20 +31,53 @@ static json_t *number(uint64_t v)
     return json_string(text);
 }
 
-static int metadata_of(json_t **out, const struct cart_train_state *s, const json_t *identity,
-                       struct cart_err *err)
+/* The digest of all members but the digest itself, as canonical JSON. */
+static int metadata_digest(const json_t *metadata, char out[33], struct cart_err *err)
 {
     struct cart_buf text = CART_BUF_INIT;
-    int r = cart_json_dump(identity, &text, err);
-    if (r == 0) {
-        *out = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s%}", "cart.optimizer", STATE_VERSION,
-                         "cart.step", number(s->step), "cart.taken", number(s->mark.taken),
-                         "cart.read", number(s->mark.read), "cart.digest", s->mark.digest,
-                         "cart.identity", text.data, text.len);
-        if (!*out)
-            r = cart_err_memory(err, "state", text.len);
+    json_t *rest = cart_json_copy(metadata);
+    unsigned char hash[16];
+    int r = rest ? 0 : cart_err_memory(err, "state", 0);
+    json_object_del(rest, "cart.sum");
+    if (r == 0 && (r = cart_json_dump(rest, &text, err)) == 0) {
+        cart_hash_bytes(text.data, text.len, hash);
+        cart_hex(out, hash, sizeof hash);
     }
+    json_decref(rest);
     cart_buf_release(&text);
+    return r;
+}
+
+static int metadata_of(json_t **out, const struct cart_train_state *s, const json_t *identity,
+                       const struct cart_st_tensor *tensors, size_t n, struct cart_err *err)
+{
+    struct cart_buf text = CART_BUF_INIT;
+    json_t *m = NULL;
+    char key[32], sum[33];
+    int r = cart_json_dump(identity, &text, err);
+    if (r < 0)
+        goto out;
+    m = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s%}", "cart.optimizer", STATE_VERSION, "cart.step",
+                  number(s->step), "cart.taken", number(s->mark.taken), "cart.read",
+                  number(s->mark.read), "cart.digest", s->mark.digest, "cart.identity", text.data,
+                  text.len);
+    if (!m)
+        r = cart_err_memory(err, "state", text.len);
+    for (size_t i = 0; i < n && r == 0; i++) {
+        snprintf(key, sizeof key, SUM_OF "%s", tensors[i].name);
+        if ((r = cart_st_digest(&tensors[i], 1, sum, err)) == 0 &&
+            json_object_set_new(m, key, json_string(sum)) != 0)
+            r = cart_err_memory(err, "state", 0);
+    }
+    if (r == 0 && (r = metadata_digest(m, sum, err)) == 0 &&
+        json_object_set_new(m, "cart.sum", json_string(sum)) != 0)
+        r = cart_err_memory(err, "state", 0);
+out:
+    cart_buf_release(&text);
+    if (r < 0)
+        json_decref(m);
+    else
+        *out = m;
     return r;
 }
 
@@ -52,9 +87,6 @@ int cart_train_state_save(const char *path, const struct cart_trainable *t,
 {
     struct cart_output out;
     json_t *metadata;
-    int r = metadata_of(&metadata, state, identity, err);
-    if (r < 0)
-        return r;
     const struct cart_st_tensor tensors[] = {
         tensor("metrics", CART_ST_U8, state->metrics.data, state->metrics.len),
         tensor("moment1", CART_ST_F32, t->m, t->n),
@@ -62,6 +94,9 @@ int cart_train_state_save(const char *path, const struct cart_trainable *t,
         tensor("rows", CART_ST_F32, t->x, t->n),
         tensor("sink", CART_ST_F32, t->sink, t->n_sink),
     };
+    int r = metadata_of(&metadata, state, identity, tensors, CART_COUNTOF(tensors), err);
+    if (r < 0)
+        return r;
     if ((r = cart_output_open(&out, path, false, err)) == 0) {
         if ((r = cart_st_write(out.fd, tensors, CART_COUNTOF(tensors), metadata, path, err)) < 0)
             cart_output_abandon(&out);
@@ -91,6 +126,43 @@ static int get_number(const json_t *metadata, const char *key, uint64_t *out, st
     if (!end || *end != '\0')
         return cart_err_set(err, CART_EFORMAT, "%s: expected a number", key);
     return 0;
+}
+
+/* part against the digest that the metadata has under key. */
+static int check_sum(const json_t *metadata, const char *key, const char *found, const char *what,
+                     const char *part, struct cart_err *err)
+{
+    const char *sum = json_string_value(json_object_get(metadata, key));
+    if (sum && strcmp(sum, found) == 0)
+        return 0;
+    return cart_err_set(err, CART_EFORMAT,
+                        "%s: %s: expected the digest %.32s, found %s: the file is damaged", what,
+                        part, sum ? sum : "none", found);
+}
+
+bool cart_train_state_is(const struct cart_st *st)
+{
+    return json_object_get(st->metadata, "cart.optimizer") != NULL;
+}
+
+/* Metadata and every tensor as they were written: a run that goes on from a flipped bit would end
+ * well and be wrong. */
+int cart_train_state_check(const struct cart_st *st, const char *what, struct cart_err *err)
+{
+    char key[80], part[80], sum[33];
+    int r = metadata_digest(st->metadata, sum, err);
+    if (r < 0 || (r = check_sum(st->metadata, "cart.sum", sum, what, "metadata", err)) < 0)
+        return r;
+    for (size_t i = 0; i < st->n && r == 0; i++) {
+        char shown[60];
+        const char *name = st->tensors[i].name;
+        cart_err_escape(shown, sizeof shown, name, strlen(name));
+        snprintf(key, sizeof key, SUM_OF "%s", shown);
+        snprintf(part, sizeof part, "tensor %s", shown);
+        if ((r = cart_st_digest(&st->tensors[i], 1, sum, err)) == 0)
+            r = check_sum(st->metadata, key, sum, what, part, err);
+    }
+    return r;
 }
 
 static int get_floats(const struct cart_st *st, const char *name, float *out, size_t n,
@@ -123,7 +195,9 @@ static int load_parsed(const struct cart_st *st, struct cart_trainable *t,
         return cart_err_set(err, CART_EFORMAT,
                             "%s: state version %.20s, this program reads " STATE_VERSION, what,
                             version);
-    int r = cart_json_parse(&old, then, strlen(then), what, err);
+    int r = cart_train_state_check(st, what, err);
+    if (r == 0)
+        r = cart_json_parse(&old, then, strlen(then), what, err);
     if (r == 0 && (r = match_identity(identity, old, err)) < 0)
         cart_err_wrap(err, r, "%s", what);
     json_decref(old);

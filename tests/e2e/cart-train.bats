@@ -236,6 +236,15 @@ setup() {
             .shape = [.data | length] else . end' > state.jsonl
     cart-view -q --pack -o edited state.jsonl
     cart_must_fail 1 cmp -s edited r.optimizer.safetensors
+    # The digests of the tensor and of the metadata no longer hold, and each is told.
+    cart_must_fail 3 cart-view --check edited 2> err
+    cart_has err 'edited: tensor metrics: expected the digest '
+    for part in metrics metadata; do
+        read -r old new < <(sed -n 's/.*expected the digest \([0-9a-f]*\), found \([0-9a-f]*\):.*/\1 \2/p' err)
+        sed -i "s/$old/$new/" state.jsonl
+        cart-view -q --pack -o edited state.jsonl
+        cart-view --check edited 2> err || [ $part = metrics ]
+    done
     mv edited r.optimizer.safetensors
     cart-train -q -p 48 --steps 10 --eval-every 1 --metrics r.jsonl --resume -o r c.targets
     cmp w.jsonl r.jsonl

@@ -51,10 +51,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     struct cart_cartridge *c;
     char warning[256];
     const char *path = fuzz_file(0, data, n);
-    int r = cart_cartridge_probe(path, &err);
-    if (r < 0)
-        fuzz_refused(r, &err);
-    if ((r = cart_cartridge_open(&c, m, path, &o, warning, sizeof warning, &err)) < 0) {
+    int r = cart_cartridge_open(&c, m, path, &o, warning, sizeof warning, &err);
+    if (r < 0) {
         fuzz_refused(r, &err);
     } else {
         walk(c, m);
