@@ -17,7 +17,7 @@ static int read_rest(struct cart_input *in, struct cart_err *err)
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            r = cart_err_sys(err, "%s: reading", in->name);
+            r = cart_io_read_failed(in->name, err);
         if (got <= 0)
             break;
         in->buf.len += (size_t)got;

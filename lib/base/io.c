@@ -17,6 +17,13 @@
 /* Linux moves at most a little under 2 GiB per call; asking for less keeps every system's rules. */
 #define IO_CHUNK ((size_t)1 << 30)
 
+int cart_io_read_failed(const char *name, struct cart_err *err)
+{
+    return errno == EISDIR
+               ? cart_err_set(err, CART_EFORMAT, "%s: expected a file, found a directory", name)
+               : cart_err_sys(err, "%s: reading", name);
+}
+
 /* One read, restarted after a signal, unless that one asks to stop: the writer of a pipe may have
  * nothing to say for hours. */
 static ssize_t read_some(int fd, void *out, size_t n, const char *name, struct cart_err *err)
@@ -27,7 +34,7 @@ static ssize_t read_some(int fd, void *out, size_t n, const char *name, struct c
     while (got < 0 && errno == EINTR && !cart_interrupted());
     if (got < 0 && errno == EINTR)
         return cart_err_set(err, CART_EAGAIN, "%s: stopped while reading", name);
-    return got < 0 ? cart_err_sys(err, "%s: reading", name) : got;
+    return got < 0 ? cart_io_read_failed(name, err) : got;
 }
 
 int cart_io_read(int fd, void *out, size_t n, const char *name, struct cart_err *err)
@@ -118,8 +125,10 @@ int cart_map_open(struct cart_map *map, const char *path, struct cart_err *err)
         goto out;
     }
     if (!S_ISREG(st.st_mode)) {
-        r = cart_err_set(err, CART_EUSAGE, "%s: expected a regular file, found %s", path,
-                         S_ISDIR(st.st_mode) ? "a directory" : "a pipe or device");
+        r = S_ISDIR(st.st_mode)
+                ? cart_err_set(err, CART_EFORMAT, "%s: expected a file, found a directory", path)
+                : cart_err_set(err, CART_EUSAGE,
+                               "%s: expected a regular file, found a pipe or device", path);
         goto out;
     }
     if ((uintmax_t)st.st_size > SIZE_MAX) {

@@ -12,6 +12,10 @@ int cart_io_read(int fd, void *out, size_t n, const char *name, struct cart_err 
 int cart_io_write(int fd, const void *bytes, size_t n, const char *name,
                   struct cart_err *err) CART_MUST_USE;
 
+/* The error of a read that failed, from errno: CART_EFORMAT where name is of a directory, which can
+ * be opened and not read; else CART_ESYS. */
+int cart_io_read_failed(const char *name, struct cart_err *err);
+
 /* Reads a whole file or, for "-", standard input, of at most limit bytes (more is CART_EFORMAT),
  * into b. */
 int cart_io_slurp(const char *path, size_t limit, struct cart_buf *b,
@@ -23,7 +27,8 @@ struct cart_map {
     size_t size;
 };
 
-/* Refuses what is not a regular file. The mapping stays valid until cart_map_release. */
+/* Refuses what is not a regular file: CART_EFORMAT a directory, CART_EUSAGE all else. The mapping
+ * stays valid until cart_map_release. */
 int cart_map_open(struct cart_map *map, const char *path, struct cart_err *err) CART_MUST_USE;
 void cart_map_release(struct cart_map *map);
 

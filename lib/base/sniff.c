@@ -3,7 +3,6 @@
 #include "base/io.h"
 
 #include <string.h>
-#include <sys/stat.h>
 
 static bool starts(const unsigned char *p, size_t n, const char *with, size_t len)
 {
@@ -100,11 +99,8 @@ const char *cart_sniff_name(enum cart_sniff what)
 int cart_sniff_read(int fd, unsigned char out[CART_SNIFF_BYTES], const char *name,
                     struct cart_err *err)
 {
-    struct stat st;
     int n = 0;
 
-    if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode))
-        return cart_err_set(err, CART_EUSAGE, "%s: expected a file, found a directory", name);
     /* Byte by byte: the input may end anywhere, and a pipe must not be waited on beyond its first
      * line. */
     while (n < CART_SNIFF_BYTES) {

@@ -332,6 +332,8 @@ static int names_read(struct names *names, const char *dir, struct cart_err *err
     DIR *d = opendir(dir);
     int r = 0;
 
+    if (d == NULL && errno == ENOTDIR)
+        return cart_err_set(err, CART_EFORMAT, "%s: expected a directory, found a file", dir);
     if (d == NULL)
         return cart_err_sys(err, "%s", dir);
     for (;;) {

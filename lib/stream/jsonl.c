@@ -58,7 +58,7 @@ static int read_line(struct cart_jsonl *l, struct cart_err *err)
     if (l->line.len > 0)
         l->line.data[l->line.len] = '\0';
     if (ferror(l->in))
-        return cart_err_sys(err, "%s: reading", l->name);
+        return cart_io_read_failed(l->name, err);
     return c == '\n' || l->line.len > 0;
 }
 

@@ -330,7 +330,7 @@ static int open_fd(struct cart_stream_reader **out, int fd, bool owns_fd, const 
     if ((e = reader_new(&r, fd, owns_fd, name, err)) < 0)
         return e;
     if (fstat(fd, &st) == 0 && S_ISDIR(st.st_mode))
-        e = not_a_stream(name, kind, CART_EUSAGE, "a directory", "", err);
+        e = not_a_stream(name, kind, CART_EFORMAT, "a directory", "", err);
     else
         e = cart_sniff_read(fd, first, name, err);
     if (e < 0) {

@@ -4,6 +4,7 @@
 #include "base/io.h"
 #include "format/text.h"
 #include "base/rng.h"
+#include "base/sniff.h"
 #include "token/chat.h"
 #include "study/kernels.h"
 
@@ -11,10 +12,10 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #define PREFILL_TOKENS ((size_t)512)
-#define FILE_LIMIT ((size_t)1 << 30)
+#define TEXT_LIMIT ((size_t)1 << 30)
 
 static enum cart_init_kind kind_of(const char *init)
 {
@@ -223,47 +224,71 @@ static int rows_of_stream(struct cart_init *out, const struct cart_model *m,
     return r;
 }
 
+static int rows_of_plain(struct cart_init *out, const struct cart_model *m,
+                         const struct cart_init_options *opt, const void *bytes, size_t n,
+                         struct cart_pool *pool, struct cart_err *err)
+{
+    struct cart_ids tokens = CART_IDS_INIT;
+    const char *text;
+    size_t n_text;
+    if (n > TEXT_LIMIT)
+        return cart_err_set(err, CART_EFORMAT, "text: expected at most %zu bytes, found %zu",
+                            TEXT_LIMIT, n);
+    int r = cart_text_take(&text, &n_text, n ? bytes : "", n, "text", err);
+    if (r == 0)
+        r = cart_tokenizer_encode(cart_model_tokenizer(m), text, n_text, 0, &tokens, NULL, err);
+    if (r == 0)
+        r = rows_of_text(out, m, opt, tokens.data, tokens.n, false, pool, err);
+    cart_ids_release(&tokens);
+    return r;
+}
+
+/* A file is mapped; what a pipe has can be text only, since a cartridge is mapped too. */
+static int open_bytes(struct cart_map *map, struct cart_buf *piped, const char *path,
+                      struct cart_err *err)
+{
+    struct stat st = {.st_mode = 0};
+    if (stat(path, &st) < 0 && errno == ENOENT)
+        return cart_err_set(
+            err, CART_EUSAGE,
+            "--init %s: expected spread, corpus, random or a file, found no such file", path);
+    int r = S_ISFIFO(st.st_mode) ? cart_io_slurp(path, TEXT_LIMIT, piped, err)
+                                 : cart_map_open(map, path, err);
+    return r < 0 ? cart_err_wrap(err, r, "--init") : 0;
+}
+
 /* digest: of the file, but of the corpus that a stream of it holds, however it is compressed. */
 static int rows_of_file(struct cart_init *out, const struct cart_model *m,
                         const struct cart_init_options *opt, const char **kind, char digest[33],
                         struct cart_pool *pool, char *warning, size_t warning_cap,
                         struct cart_err *err)
 {
-    static const char magic[] = "\x89"
-                                "CART";
-    struct cart_buf text = CART_BUF_INIT;
-    struct cart_ids tokens = CART_IDS_INIT;
+    struct cart_map map = {NULL, 0};
+    struct cart_buf piped = CART_BUF_INIT;
     unsigned char hash[16];
-    if (access(opt->init, F_OK) != 0 && errno == ENOENT)
-        return cart_err_set(
-            err, CART_EUSAGE,
-            "--init %s: expected spread, corpus, random or a file, found no such file", opt->init);
-    int r = cart_io_slurp(opt->init, FILE_LIMIT, &text, err);
+    int r = open_bytes(&map, &piped, opt->init, err);
     if (r < 0)
         goto out;
-    cart_hash_bytes(text.data ? text.data : "", text.len, hash);
+    const void *bytes = map.data ? (const void *)map.data : piped.data;
+    size_t n = map.data ? map.size : piped.len;
+    enum cart_sniff what = cart_sniff(bytes, n < CART_SNIFF_BYTES ? n : CART_SNIFF_BYTES);
+    cart_hash_bytes(n ? bytes : "", n, hash);
     cart_hex(digest, hash, sizeof hash);
-    int cartridge = cart_cartridge_probe(opt->init, NULL);
-    if (cartridge == 1) {
+    if (what == CART_SNIFF_SAFETENSORS) {
         *kind = "cartridge";
         r = rows_of_cartridge(out, m, opt, warning, warning_cap, err);
-    } else if (text.len >= sizeof magic - 1 && memcmp(text.data, magic, sizeof magic - 1) == 0) {
+    } else if (what == CART_SNIFF_STREAM) {
         *kind = "tokens";
         r = rows_of_stream(out, m, opt, digest, pool, err);
     } else {
         *kind = "text";
-        r = cart_text_check("text", text.data ? text.data : "", text.len, err);
-        if (r == 0)
-            r = cart_tokenizer_encode(cart_model_tokenizer(m), text.data ? text.data : "", text.len,
-                                      0, &tokens, NULL, err);
-        if (r == 0)
-            r = rows_of_text(out, m, opt, tokens.data, tokens.n, false, pool, err);
+        r = rows_of_plain(out, m, opt, bytes, n, pool, err);
     }
     if (r < 0)
         cart_err_wrap(err, r, "--init %s", opt->init);
 out:
-    cart_ids_release(&tokens);
-    cart_buf_release(&text);
+    cart_map_release(&map);
+    cart_buf_release(&piped);
     return r;
 }
 

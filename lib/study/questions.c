@@ -72,6 +72,26 @@ static bool is_space(char c)
     return c == ' ' || c == '\n' || c == '\t';
 }
 
+/* Two options that are the same tokens would split what the answer earns, or be right and wrong. */
+static int check_last(const struct cart_question *q, const char *what, struct cart_err *err)
+{
+    const struct cart_option *last = &q->options[q->n - 1];
+    for (size_t i = 0; i + 1 < q->n; i++) {
+        const struct cart_option *o = &q->options[i];
+        if (o->T != last->T || memcmp(o->ids, last->ids, last->T * sizeof *last->ids) != 0)
+            continue;
+        if (i == 0)
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: wrong[%zu]: expected another text than the answer, found the "
+                                "same",
+                                what, q->n - 2);
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: wrong[%zu]: expected another text than wrong[%zu], found the same",
+                            what, q->n - 2, i - 1);
+    }
+    return 0;
+}
+
 static int add_option(struct cart_question *q, const struct cart_ids *prompt,
                       const struct cart_tokenizer *t, const char *text, bool space,
                       const char *what, struct cart_err *err)
@@ -91,7 +111,7 @@ static int add_option(struct cart_question *q, const struct cart_ids *prompt,
         return r;
     }
     q->options[q->n++] = (struct cart_option){ids.data, ids.n, ids.n - prompt->n};
-    return 0;
+    return check_last(q, what, err);
 }
 
 static int build(struct cart_question *q, const struct line *l, const struct cart_model *m,
@@ -247,6 +267,7 @@ int cart_questions_read(struct cart_questions *out, const char *path, const stru
 {
     struct cart_questions all = {.n = 0};
     struct cart_buf text = CART_BUF_INIT, what = CART_BUF_INIT;
+    const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
     int r = cart_io_slurp(path, FILE_LIMIT, &text, err);
     size_t line = 0;
     size_t mark = text.len >= 3 && memcmp(text.data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
@@ -258,11 +279,11 @@ int cart_questions_read(struct cart_questions *out, const char *path, const stru
         while (blank < n && (is_space(s[blank]) || s[blank] == '\r'))
             blank++;
         cart_buf_reset(&what);
-        if (blank < n && (r = cart_buf_addf(&what, err, "%s: line %zu", path, line + 1)) == 0)
+        if (blank < n && (r = cart_buf_addf(&what, err, "%s: line %zu", name, line + 1)) == 0)
             r = add_line(&all, s, n, m, corpus, what.data, err);
     }
     if (r == 0 && all.n == 0)
-        r = cart_err_set(err, CART_EFORMAT, "%s: no question%s", path,
+        r = cart_err_set(err, CART_EFORMAT, "%s: expected a question%s, found none", name,
                          all.too_long ? " that fits the model's context" : "");
     cart_buf_release(&what);
     cart_buf_release(&text);

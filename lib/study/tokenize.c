@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "stream/kinds.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +53,7 @@ static int encode_chat(struct cart_tokenizing *t, const struct cart_document *do
     struct cart_chat_message *msgs = NULL;
     struct cart_chat_options co;
     json_t *array = NULL;
+    char what[300];
     size_t n = 0;
     int r;
 
@@ -60,10 +62,11 @@ static int encode_chat(struct cart_tokenizing *t, const struct cart_document *do
     if (!json_is_object(*line))
         return cart_err_set(err, CART_EFORMAT, "%s: expected an object with \"messages\"",
                             doc->shown);
+    snprintf(what, sizeof what, "%.280s: messages", doc->shown);
     if ((r = cart_json_array(*line, "messages", &array, doc->shown, err)) < 0 ||
         (r = cart_json_string_opt(*line, "id", id, doc->shown, err)) < 0 ||
         (r = chat_options(t, *line, &co, doc->shown, err)) < 0 ||
-        (r = cart_chat_messages_parse(array, &msgs, &n, doc->shown, err)) < 0)
+        (r = cart_chat_messages_parse(array, &msgs, &n, what, err)) < 0)
         return r;
     r = cart_chat_render(t->chat, msgs, n, &co, &t->ids, &t->stats, err);
     if (r < 0)

@@ -311,18 +311,39 @@ size_t cart_chat_strip_thinking(const struct cart_chat *c, uint32_t *ids, size_t
     return inside ? opened : kept;
 }
 
+/* One of the roles that templates know; a client's developer is what they call system. NULL: none. */
+static const char *known_role(const json_t *v)
+{
+    static const char *const roles[] = {"system", "user", "assistant", "tool"};
+    const char *role = json_string_value(v);
+    if (role == NULL || strlen(role) != json_string_length(v))
+        return NULL;
+    if (strcmp(role, "developer") == 0)
+        return roles[0];
+    for (size_t i = 0; i < CART_COUNTOF(roles); i++)
+        if (strcmp(roles[i], role) == 0)
+            return roles[i];
+    return NULL;
+}
+
 static int parse_message(const json_t *m, size_t i, struct cart_chat_message *out, const char *what,
                          struct cart_err *err)
 {
-    const json_t *role = json_object_get(m, "role");
+    const char *role = known_role(json_object_get(m, "role"));
     const json_t *content = json_object_get(m, "content");
     const json_t *reasoning = json_object_get(m, "reasoning_content");
     const json_t *calls = json_object_get(m, "tool_calls");
-    if (!json_is_string(role) || strlen(json_string_value(role)) != json_string_length(role))
-        return cart_err_set(err, CART_EFORMAT, "%s[%zu].role: expected a string", what, i);
-    if (content != NULL && !json_is_string(content) && !json_is_null(content))
-        return cart_err_set(err, CART_EFORMAT, "%s[%zu].content: expected a string or null", what,
-                            i);
+    char found[48];
+    if (role == NULL)
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s[%zu].role: expected system, developer, user, assistant or tool, "
+                            "found %s",
+                            what, i, cart_json_found(json_object_get(m, "role"), found));
+    /* An answer of calls alone has no words. */
+    bool wordless = json_array_size(calls) > 0 && (content == NULL || json_is_null(content));
+    if (!json_is_string(content) && !wordless)
+        return cart_err_set(err, CART_EFORMAT, "%s[%zu].content: expected a string, found %s", what,
+                            i, cart_json_found(content, found));
     if (reasoning != NULL && !json_is_string(reasoning) && !json_is_null(reasoning))
         return cart_err_set(err, CART_EFORMAT,
                             "%s[%zu].reasoning_content: expected a string or null", what, i);
@@ -330,7 +351,7 @@ static int parse_message(const json_t *m, size_t i, struct cart_chat_message *ou
         return cart_err_set(err, CART_EFORMAT, "%s[%zu].tool_calls: expected an array or null",
                             what, i);
     *out = (struct cart_chat_message){
-        .role = json_string_value(role),
+        .role = role,
         .content = json_is_string(content) ? json_string_value(content) : "",
         .n = json_string_length(content),
         .reasoning = json_string_value(reasoning),
@@ -346,6 +367,9 @@ int cart_chat_messages_parse(const json_t *array, struct cart_chat_message **out
     if (!json_is_array(array))
         return cart_err_set(err, CART_EFORMAT, "%s: expected an array", what);
     size_t count = json_array_size(array);
+    if (count == 0)
+        return cart_err_set(err, CART_EFORMAT, "%s: expected at least one message, found none",
+                            what);
     struct cart_chat_message *msgs = calloc(count + 1, sizeof *msgs);
     if (msgs == NULL)
         return cart_err_memory(err, what, (count + 1) * sizeof *msgs);

@@ -88,8 +88,9 @@ bool cart_chat_is_stop(const struct cart_chat *c,
 size_t cart_chat_strip_thinking(const struct cart_chat *c, uint32_t *ids, size_t n);
 
 /* A JSON array of {"role", "content", "reasoning_content"?, "tool_calls"?} as messages that borrow
- * from it. content is a string or null. *out is the caller's to free(). what names the array in
- * messages. */
+ * from it. There is at least one; role is system, developer (which becomes system), user, assistant
+ * or tool; content is a string, and may be null or absent beside tool_calls only. *out is the
+ * caller's to free(). what names the array in messages. */
 int cart_chat_messages_parse(const json_t *array, struct cart_chat_message **out, size_t *n,
                              const char *what, struct cart_err *err) CART_MUST_USE;
 

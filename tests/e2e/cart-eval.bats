@@ -125,12 +125,22 @@ arm() {
 @test "questions that make no sense are refused by line" {
     for bad in '{"question": "A"}' '[1]' '{"question": "A", "answer": ""}' '{"question": "A", "answer": "B", "wrong": "C"}' \
         '{"question": "A", "answer": "B", "wrong": [""]}' '{"question": "A", "answer": "B", "at": 99999}' 'no json' \
-        '{"question": "A", "answer": "B", "qoute": "C"}'; do
+        '{"question": "A", "answer": "B", "wrong": ["C", "B"]}' '{"question": "A", "answer": "B", "wrong": ["C", "D", "C"]}' \
+        '{"question": "A", "answer": "B", "stem": "So", "wrong": [" B"]}' '{"question": "A", "answer": "B", "qoute": "C"}'; do
         { echo '{"question": "A", "answer": "B"}'; echo "$bad"; } > bad.jsonl
         cart_must_fail 3 cart-eval --questions bad.jsonl c.targets 2> err
         cart_has err 'bad.jsonl: line 2'
     done
     cart_has err 'unknown key qoute'
+    echo '{"question": "A", "answer": "B", "wrong": ["C", "B"]}' > bad.jsonl
+    cart_must_fail 3 cart-eval --questions bad.jsonl c.targets 2> err
+    cart_equal 'cart-eval: bad.jsonl: line 1: wrong[1]: expected another text than the answer, found the same' "$(cat err)"
+    echo '{"question": "A", "answer": "B", "wrong": ["C", "D", "C"]}' > bad.jsonl
+    cart_must_fail 3 cart-eval --questions bad.jsonl c.targets 2> err
+    cart_equal 'cart-eval: bad.jsonl: line 1: wrong[2]: expected another text than wrong[0], found the same' "$(cat err)"
+    mkdir folder
+    cart_must_fail 3 cart-eval --questions folder c.targets 2> err
+    cart_equal 'cart-eval: folder: expected a file, found a directory' "$(cat err)"
     # One's own notes, a byte order mark and carriage returns are none of our business.
     printf '\xef\xbb\xbf{"question": "A", "answer": "B", "_id": 7}\r\n\r\n' > marked.jsonl
     printf '{"question": "A", "answer": "B"}\n' > plain.jsonl

@@ -102,10 +102,31 @@ recipe() {
 }
 
 @test "--init takes a word it knows, or a file of text" {
+    cart_need_tool jq gzip
     cart_must_fail 2 cart-init -q -p 8 --init spred -o x c.tokens 2> err
     cart_has err '--init spred: expected spread, corpus, random or a file'
     printf 'caf\xe9 au lait, and more words of a text\n' > latin
     cart_must_fail 3 cart-init -q -p 8 --init latin -o x c.tokens 2> err
     cart_has err 'expected UTF-8, found byte 0xe9 at offset 3'
+    printf 'a text with a \0 in it, and more words' > nul
+    cart_must_fail 3 cart-init -q -p 8 --init nul -o x c.tokens 2> err
+    cart_equal 'cart-init: --init nul: text: expected text, found binary: byte 14 is NUL' "$(cat err)"
+    gzip -c corpus.txt > packed
+    cart_must_fail 3 cart-init -q -p 8 --init packed -o x c.tokens 2> err
+    cart_has err '--init packed: text: expected text, found an archive or compressed file: unpack it first'
+    : > empty
+    cart_must_fail 3 cart-init -q -p 8 --init empty -o x c.tokens 2> err
+    cart_has err '--init empty: text: expected text, found none'
+    mkdir folder
+    cart_must_fail 3 cart-init -q -p 8 --init folder -o x c.tokens 2> err
+    cart_equal 'cart-init: --init: folder: expected a file, found a directory' "$(cat err)"
     [ ! -e x ]
+    # A pipe is as good, and a byte order mark is no text.
+    cart-init -q -p 48 --init corpus.txt -o text c.tokens
+    cart-init -q -p 48 --init <(cat corpus.txt) -o piped c.tokens
+    cmp text piped
+    { printf '\xef\xbb\xbf'; cat corpus.txt; } > marked
+    cart-init -q -p 48 --init marked -o b c.tokens
+    for f in text b; do cart-view --data $f | jq -c 'select(.name)' > $f.rows; done
+    cmp text.rows b.rows
 }

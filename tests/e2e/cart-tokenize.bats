@@ -161,6 +161,20 @@ tokens() {
     cart_has err 'bad.jsonl:1'
     printf 'no JSON\n' > bad.jsonl
     cart_must_fail 3 cart-tokenize --chat bad.jsonl
+    printf '{"messages":[{"role":"developer","content":"hi"}]}\n{"messages":[{"role":"system","content":"hi"}]}\n' |
+        cart-tokenize -q --chat --count | jq .tokens > found
+    cart_equal "$(head -n 1 found)" "$(tail -n 1 found)" developer
+    while IFS='|' read -r line words; do
+        echo "{\"messages\":[$line]}" > bad.jsonl
+        cart_must_fail 3 cart-tokenize --chat bad.jsonl 2> err
+        cart_equal "cart-tokenize: bad.jsonl:1: messages$words" "$(cat err)"
+    done <<'BAD'
+|: expected at least one message, found none
+{"role":"bot","content":"hi"}|[0].role: expected system, developer, user, assistant or tool, found "bot"
+{"content":"hi"}|[0].role: expected system, developer, user, assistant or tool, found nothing
+{"role":"user"}|[0].content: expected a string, found nothing
+{"role":"assistant","content":null}|[0].content: expected a string, found null
+BAD
 }
 
 @test "the same input gives the same bytes, and zstd holds the same" {

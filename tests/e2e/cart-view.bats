@@ -262,6 +262,14 @@ PY
     cart-view --data b.safetensors >b.jsonl
     cart_has b.jsonl '"dtype":"BF16","finite":true,"max":4.5,"min":1,"name":"layers.0.k"'
     cart-view --dtype f32 c.safetensors | cmp - c.safetensors
+    # The digest is that of the data as they are now.
+    cart-view --check h.safetensors b.safetensors
+    cart_equal 32 "$(cart-view h.safetensors | jq -r '.metadata["cart.data"] // empty' | tr -d '\n' | wc -c)"
+    cp h.safetensors damaged.safetensors
+    size=$(wc -c < damaged.safetensors)
+    printf '\1' | dd of=damaged.safetensors bs=1 seek=$((size - 5)) conv=notrunc 2> /dev/null
+    cart_must_fail 3 cart-view --check damaged.safetensors 2> err
+    cart_has err 'damaged.safetensors: data: expected the digest '
     make_cartridge | sed 's/65504/65520/' | cart-view --pack -o big.safetensors
     cart_must_fail 3 cart-view --dtype f16 -o x big.safetensors 2>err
     cart_has err "layers.0.v: value 3, 65520, does not fit F16"
@@ -322,7 +330,7 @@ PY
     cart_must_fail 3 cart-view --pack empty 2>err
     cart_must_fail 3 cart-view --pack a.json 2>err
     cart_must_fail 5 cart-view absent 2>err
-    cart_must_fail 2 cart-view . 2>err
+    cart_must_fail 3 cart-view . 2>err
 }
 
 @test "a listing that was edited packs with a warning, one that was cut does not" {
@@ -396,13 +404,24 @@ TEXT
     cart_must_fail 2 cart-view --summary --check a.tokens
 }
 
-@test "a directory where a file is wanted is a mistake of use, and what makes the file is named" {
+@test "a directory where a file is wanted is bad input, and what makes the file is named" {
     cart_tiny llama_tied
     mkdir d
-    cart_must_fail 2 cart-selfstudy -n 1 -o x d 2> err
+    cart_must_fail 3 cart-selfstudy -n 1 -o x d 2> err
     cart_equal 'cart-selfstudy: d: expected a tokens stream, found a directory (cart-tokenize makes one of documents)' "$(cat err)"
-    cart_must_fail 2 cart-train -o x d 2> err
+    cart_must_fail 3 cart-train -o x d 2> err
     cart_equal 'cart-train: d: expected a targets stream, found a directory' "$(cat err)"
-    cart_must_fail 2 cart-view < d 2> err
+    cart_must_fail 3 cart-view < d 2> err
     cart_equal 'cart-view: standard input: expected a file, found a directory' "$(cat err)"
+    cart_must_fail 3 cart-view --pack d 2> err
+    cart_equal 'cart-view: d: expected a file, found a directory' "$(cat err)"
+    cart_must_fail 3 cart-ask -c d question 2> err
+    cart_equal 'cart-ask: d: expected a file, found a directory' "$(cat err)"
+    cart_must_fail 3 cart-tokenize - < d 2> err
+    cart_equal 'cart-tokenize: standard input: expected a file, found a directory' "$(cat err)"
+    cart_must_fail 3 cart-serve --api-key-file d 2> err
+    cart_equal 'cart-serve: d: expected a file, found a directory' "$(cat err)"
+    : > file
+    cart_must_fail 3 cart-serve -d file 2> err
+    cart_equal 'cart-serve: file: expected a directory, found a file' "$(cat err)"
 }
