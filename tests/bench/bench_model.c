@@ -1,20 +1,24 @@
-/* Whole-model rates as shares of what the machine allows, measured in the same run: prefill of 512
- * tokens, decode of one stream and of sixteen, and a training step of 4 x 224 tokens behind 256
- * rows.
+/* Whole models: what each kind of work takes, as a share of what the machine allows.
  *
- *   bench_model [+bf16] [MODEL.gguf]...
+ *   bench_model [+bf16] [-r REPEATS] [-w WORKLOAD]... [MODEL.gguf]...
+ *   bench_model [+bf16] --serve MODEL.gguf      answers each line, a workload, with
+ *                                               "SECONDS VALUE" (for peers/)
+ *   bench_model [+bf16] --memory WORKLOAD MODEL.gguf
+ *   bench_model --models                        names of the models that there are without one named
  *
- * +bf16: the bf16 class, against the peak of VDPBF16PS.
- * Beside each training step stands the anonymous memory of the whole process at its end.
- * Without arguments: the demo model if it was fetched, and random files of Qwen3-0.6B's shape in
- * F16 and Q8_0, made once in build/bench. */
+ * +bf16: the bf16 class, against the peak of VDPBF16PS. Workloads are those of helper/workload.h; by
+ * default all of them, each REPEATS (5) times after one that does not count, in turns, with the
+ * limits measured in every round: shares are of the limits of the same round. Given are medians
+ * with the least and the most. Then for each memory workload the anonymous memory of a process that
+ * does only that. Without models: the demo model if it was fetched, and random files of
+ * Qwen3-0.6B's shape in F16, BF16, Q8_0 and Q4_K, made once in build/bench. */
+#define _GNU_SOURCE /* popen */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "helper/gguf_write.h"
 #include "helper/limits.h"
 #include "helper/vocab.h"
-#include "model/backward.h"
-#include "model/head.h"
+#include "helper/workload.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,16 +26,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { REPEATS = 5 };
+enum { MOST = 32, STANDARD = 5 };
+
+static const char *const standard[] = {
+    "prefill 512",       "decode 1 16",         "decode 1 512",
+    "decode 4 512",      "decode 16 512",       "shared 16 512",
+    "teacher 4 600 160", "train 4 224 256 160", "recompute 4 224 256 160"};
+static const char *const memory[] = {"train 4 224 256 160", "recompute 4 224 256 160",
+                                     "train 4 400 256 160", "recompute 4 400 256 160",
+                                     "decode 16 512",       "shared 16 512"};
 
 struct bench {
-    struct cart_model *m;
+    const char *self; /* argv[0] */
+    bool bf16, whole; /* whole: all workloads, and memory */
+    size_t repeats, n;
+    const char *workloads[MOST];
     struct cart_pool *pool;
-    struct cart_workspace *ws;
-    struct cart_err err;
-    double fma, read; /* limits, per second */
-    uint32_t *ids;
-    float *hidden, *logits;
+    double peak, read; /* of this round, per second */
 };
 
 static void need(int r, const struct cart_err *err)
@@ -42,228 +53,122 @@ static void need(int r, const struct cart_err *err)
     }
 }
 
-/* Multiplications of one token in all matrices but the head. */
-static double linear_values(const struct cart_model *m)
+/* One workload over all rounds. */
+struct series {
+    struct workload_run last;
+    double *seconds, *peak, *read; /* [repeats]: time, and shares of the limits of that round */
+};
+
+static void limits(struct bench *b)
 {
-    double n = 0;
-    for (size_t l = 0; l < m->L; l++) {
-        const struct cart_layer *y = &m->layers[l];
-        n += (double)m->D * (double)(2 * y->H * y->DH + 2 * y->HK * y->DH + 3 * y->F);
-    }
-    return n;
+    b->peak = b->bf16 ? limit_bf16(b->pool) : limit_fma(b->pool);
+    b->read = limit_read(b->pool);
 }
 
-static double weight_bytes(const struct cart_model *m)
+static void print(const char *what, struct series *s, size_t n)
 {
-    double n = (double)m->head.row_bytes * (double)m->head.N;
-    for (size_t l = 0; l < m->L; l++) {
-        const struct cart_layer *y = &m->layers[l];
-        const struct cart_matrix *w[] = {&y->wq,     &y->wk,   &y->wv,    &y->wo,
-                                         &y->w_gate, &y->w_up, &y->w_down};
-        for (size_t i = 0; i < CART_COUNTOF(w); i++)
-            n += (double)w[i]->row_bytes * (double)w[i]->N;
-    }
-    return n;
-}
-
-/* FLOP of T queries behind P rows, forward. */
-static double attention_flop(const struct cart_model *m, double T, double P)
-{
-    double n = 0;
-    for (size_t l = 0; l < m->L; l++)
-        n += 4 * (double)(m->layers[l].H * m->layers[l].DH) * (T * P + T * (T + 1) / 2);
-    return n;
-}
-
-static void line(const char *what, double seconds, double tokens, double flop, double bytes,
-                 const struct bench *b)
-{
-    printf("  %-34s %9.2f ms %9.1f tok/s", what, seconds * 1e3, tokens / seconds);
-    if (flop > 0)
-        printf(" %8.1f GFLOP/s %5.2f of peak", flop / seconds / 1e9, flop / seconds / b->fma);
-    if (bytes > 0)
-        printf(" %8.1f GB/s %5.2f of read bandwidth", bytes / seconds / 1e9,
-               bytes / seconds / b->read);
-    putchar('\n');
+    double t = workload_median(s->seconds, n);
+    printf("| %s | %.2f (%.2f-%.2f) | %.1f | %.1f | %.2f |", what, 1e3 * t, 1e3 * s->seconds[0],
+           1e3 * s->seconds[n - 1], s->last.tokens / t, s->last.flop / t / 1e9,
+           workload_median(s->peak, n));
+    if (s->last.bytes > 0)
+        printf(" %.1f | %.2f |\n", s->last.bytes / t / 1e9, workload_median(s->read, n));
+    else
+        puts(" | |");
     fflush(stdout);
 }
 
-static int by_value(const void *a, const void *b)
+static void rounds(struct bench *b, struct workloads *w)
 {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-static double median(double *t, size_t n)
-{
-    qsort(t, n, sizeof *t, by_value);
-    return t[n / 2];
-}
-
-static void prefill(struct bench *b)
-{
-    enum { T = 512 };
-    double t[REPEATS];
-    size_t want = T - 1;
-    for (int i = 0; i < REPEATS; i++) {
-        struct cart_kv_tail tail;
-        need(cart_kv_tail_init(&tail, b->m, CART_F32, T, &b->err), &b->err);
-        struct cart_span s = {
-            .ids = b->ids, .T = T, .kv = {.tail = &tail}, .want = &want, .n_want = 1};
-        double start = cart_clock_now();
-        need(cart_forward(b->m, b->ws, &s, 1, b->hidden, b->pool, &b->err), &b->err);
-        cart_head_logits(b->m, b->hidden, 1, b->logits, b->pool);
-        t[i] = cart_clock_now() - start;
-        cart_kv_tail_release(&tail);
+    struct series s[MOST] = {{{0}, NULL, NULL, NULL}};
+    double *peak = calloc(b->repeats, sizeof *peak), *read = calloc(b->repeats, sizeof *read);
+    for (size_t i = 0; i < b->n; i++) {
+        s[i].seconds = calloc(3 * b->repeats, sizeof(double));
+        s[i].peak = s[i].seconds + b->repeats;
+        s[i].read = s[i].peak + b->repeats;
+        workload(w, b->workloads[i], &s[i].last);
     }
-    double flop = 2 * T * linear_values(b->m) + attention_flop(b->m, T, 0) +
-                  2.0 * (double)b->m->D * (double)b->m->V;
-    line("prefill, 512 tokens", median(t, REPEATS), T, flop, 0, b);
+    for (size_t r = 0; r < b->repeats; r++) {
+        limits(b);
+        peak[r] = b->peak;
+        read[r] = b->read;
+        for (size_t i = 0; i < b->n; i++) {
+            workload(w, b->workloads[i], &s[i].last);
+            s[i].seconds[r] = s[i].last.seconds;
+            s[i].peak[r] = s[i].last.flop / s[i].last.seconds / b->peak;
+            s[i].read[r] = s[i].last.bytes / s[i].last.seconds / b->read;
+        }
+    }
+    double p = workload_median(peak, b->repeats), q = workload_median(read, b->repeats);
+    printf("peak %.0f (%.0f-%.0f) GFLOP/s, read %.1f (%.1f-%.1f) GB/s\n\n", p / 1e9, peak[0] / 1e9,
+           peak[b->repeats - 1] / 1e9, q / 1e9, read[0] / 1e9, read[b->repeats - 1] / 1e9);
+    puts("| work | ms | tokens/s | GFLOP/s | of the peak | GB/s | of the read bandwidth |");
+    puts("|---|---|---|---|---|---|---|");
+    for (size_t i = 0; i < b->n; i++) {
+        print(b->workloads[i], &s[i], b->repeats);
+        free(s[i].seconds);
+    }
+    free(peak);
+    free(read);
 }
 
-/* streams at depth, one step after another. */
-static void decode(struct bench *b, size_t streams, size_t depth)
+/* In a process of its own, so that nothing else is counted. */
+static void memories(const struct bench *b, const char *path)
 {
-    enum { STEPS = 24 };
-    double t[STEPS];
-    struct cart_kv_tail *tails = calloc(streams, sizeof *tails);
-    struct cart_span *spans = calloc(streams, sizeof *spans);
-    for (size_t i = 0; i < streams; i++) {
-        need(cart_kv_tail_init(&tails[i], b->m, CART_F32, depth + STEPS, &b->err), &b->err);
-        tails[i].rows = depth;
-        spans[i] =
-            (struct cart_span){.ids = b->ids + i, .T = 1, .kv = {.tail = &tails[i]}, .n_want = 1};
+    for (size_t i = 0; i < CART_COUNTOF(memory); i++) {
+        char command[4096], line[128] = "";
+        snprintf(command, sizeof command, "'%s' %s --memory '%s' '%s'", b->self,
+                 b->bf16 ? "+bf16" : "", memory[i], path);
+        FILE *f = popen(command, "r");
+        if (f == NULL || fgets(line, sizeof line, f) == NULL || pclose(f) != 0) {
+            fprintf(stderr, "bench_model: %s: failed\n", command);
+            exit(1);
+        }
+        printf("%s%-24s %s", i == 0 ? "\nanonymous memory:\n" : "", memory[i], line);
+        fflush(stdout);
     }
-    for (size_t i = 0; i < STEPS; i++) {
-        double start = cart_clock_now();
-        need(cart_forward(b->m, b->ws, spans, streams, b->hidden, b->pool, &b->err), &b->err);
-        cart_head_logits(b->m, b->hidden, streams, b->logits, b->pool);
-        t[i] = cart_clock_now() - start;
-    }
-    double kv = (double)cart_kv_tail_bytes(b->m, CART_F32, depth + STEPS / 2) * (double)streams;
-    char what[64];
-    snprintf(what, sizeof what, "decode, %zu stream%s at depth %zu", streams,
-             streams == 1 ? "" : "s", depth);
-    double flop = streams > 1 ? 2 * (double)streams *
-                                    (linear_values(b->m) + (double)b->m->D * (double)b->m->V)
-                              : 0;
-    line(what, median(t, STEPS), (double)streams, flop, weight_bytes(b->m) + kv, b);
-    for (size_t i = 0; i < streams; i++)
-        cart_kv_tail_release(&tails[i]);
-    free(tails);
-    free(spans);
 }
 
-/* Anonymous memory of this process now, in MB: what the mapped weights are not. */
-static double anonymous_mb(void)
+static void run_memory(const struct bench *b, const char *text, const char *path)
 {
-    char text[256];
-    long kb = 0;
-    FILE *f = fopen("/proc/self/status", "r");
-    while (f && fgets(text, sizeof text, f))
-        if (strncmp(text, "RssAnon:", 8) == 0)
-            kb = strtol(text + 8, NULL, 10);
-    if (f)
-        fclose(f);
-    return (double)kb * 1024 / 1e6;
+    struct workloads *w;
+    struct workload_run r;
+    workloads_open(&w, path, b->pool);
+    workload(w, text, &r);
+    printf("%7.1f MB", workload_anonymous() / 1e6);
+    if (r.rows > 0)
+        printf(", %.1f MB of them rows", r.rows / 1e6);
+    putchar('\n');
+    workloads_close(w);
 }
 
-/* A step of four conversations of T tokens, 160 of them supervised, behind 256 rows. */
-static void train(struct bench *b, size_t T, bool recompute)
+static void run(struct bench *b, const char *path)
 {
-    enum { CONVS = 4, P = 256, WANTS = 160, K = 8 };
-    const struct cart_model *m = b->m;
-    struct cart_kv_tail tail;
-    struct cart_kv_layer *layers = calloc(m->L, sizeof *layers);
-    float **g = calloc(2 * m->L, sizeof *g);
-    struct cart_kv_part part;
-    const struct cart_kv_part *parts[] = {&part};
-    need(cart_kv_tail_init(&tail, m, CART_F32, P, &b->err), &b->err);
-    struct cart_span s = {.ids = b->ids, .T = P, .kv = {.tail = &tail}};
-    need(cart_forward(m, b->ws, &s, 1, NULL, b->pool, &b->err), &b->err);
-    cart_kv_part_of_tail(&part, layers, m, &tail, 0, P);
-    for (size_t l = 0; l < 2 * m->L; l++)
-        g[l] = calloc(P * cart_layer_kv_width(&m->layers[l % m->L]), sizeof **g);
-    struct cart_kv_grad grad = {g, g + m->L};
-    size_t want[WANTS], offsets[CONVS * WANTS + 1];
-    uint32_t *ids = calloc(CONVS * WANTS * K, sizeof *ids);
-    float *p = calloc(CONVS * WANTS * K, sizeof *p),
-          *dhidden = calloc(CONVS * WANTS * m->D, sizeof *dhidden);
-    struct cart_tape_conv convs[CONVS];
-    for (size_t i = 0; i < WANTS; i++)
-        want[i] = T - WANTS + i;
-    for (size_t i = 0; i < CONVS; i++)
-        convs[i] = (struct cart_tape_conv){b->ids + i, T, want, WANTS};
-    for (size_t i = 0; i <= CONVS * WANTS; i++)
-        offsets[i] = i * K;
-    for (size_t i = 0; i < CONVS * WANTS * K; i++) {
-        ids[i] = (uint32_t)(i % K);
-        p[i] = 0.9f / K;
-    }
-    struct cart_distill_target target = {offsets, ids, p};
-    struct cart_tape_limits lim = {CONVS * T, CONVS, CONVS * WANTS, P, recompute};
-    struct cart_tape *tape = NULL;
-    struct cart_head *head = NULL;
-    need(cart_tape_new(&tape, m, &lim, &b->err), &b->err);
-    need(cart_head_new(&head, m, 128, &b->err), &b->err);
-    double t[3];
-    for (size_t i = 0; i < CART_COUNTOF(t); i++) {
-        struct cart_distill_sums sums = {0};
-        double start = cart_clock_now();
-        need(cart_tape_forward(tape, parts, 1, convs, CONVS, b->hidden, b->pool, &b->err), &b->err);
-        memset(dhidden, 0, CONVS * WANTS * m->D * sizeof *dhidden);
-        cart_head_distill(head, b->hidden, CONVS * WANTS, &target, &sums, false, dhidden, b->pool);
-        cart_tape_backward(tape, dhidden, &grad, b->pool);
-        t[i] = cart_clock_now() - start;
-    }
-    /* Forward and dX of every matrix, forward and backward of the head, attention forward and 2.5
-     * times that backward. */
-    double flop = 4.0 * CONVS * (double)T * linear_values(m) +
-                  4.0 * CONVS * WANTS * (double)m->D * (double)m->V +
-                  3.5 * CONVS * attention_flop(m, (double)T, P);
-    char what[64];
-    snprintf(what, sizeof what, "train 4 x %zu%s, %.0f MB", T, recompute ? ", recompute" : "",
-             anonymous_mb());
-    line(what, median(t, CART_COUNTOF(t)), (double)(CONVS * T), flop, 0, b);
-    cart_tape_free(tape);
-    cart_head_free(head);
-    cart_kv_tail_release(&tail);
-    for (size_t l = 0; l < 2 * m->L; l++)
-        free(g[l]);
-    free(g);
-    free(layers);
-    free(ids);
-    free(p);
-    free(dhidden);
-}
-
-static void run(const char *path, double fma, double read, struct cart_pool *pool)
-{
-    struct bench b = {.pool = pool, .fma = fma, .read = read};
-    need(cart_model_open(&b.m, path, NULL, &b.err), &b.err);
-    need(cart_workspace_new(&b.ws, b.m, 512, &b.err), &b.err);
-    b.ids = calloc(1024, sizeof *b.ids);
-    b.hidden = calloc(1024 * b.m->D, sizeof *b.hidden);
-    b.logits = calloc(16 * b.m->V, sizeof *b.logits);
-    for (size_t i = 0; i < 1024; i++)
-        b.ids[i] = (uint32_t)(i * 37 % 251);
     const char *slash = strrchr(path, '/');
-    printf("%s: %s, %zu layers, D %zu, V %zu, %.0f M values in layers\n", slash ? slash + 1 : path,
-           b.m->arch, b.m->L, b.m->D, b.m->V, linear_values(b.m) / 1e6);
-    prefill(&b);
-    decode(&b, 1, 16);
-    decode(&b, 1, 512);
-    decode(&b, 4, 512);
-    decode(&b, 16, 512);
-    train(&b, 224, false);
-    train(&b, 224, true);
-    train(&b, 400, false);
-    train(&b, 400, true);
-    free(b.ids);
-    free(b.hidden);
-    free(b.logits);
-    cart_workspace_free(b.ws);
-    cart_model_close(b.m);
+    struct workloads *w;
+    workloads_open(&w, path, b->pool);
+    const struct cart_model *m = workloads_model(w);
+    printf("\n%s: %s, %zu layers, D %zu, V %zu, %.0f M values in layers; ",
+           slash ? slash + 1 : path, m->arch, m->L, m->D, m->V, workload_linear(m) / 1e6);
+    rounds(b, w);
+    workloads_close(w);
+    if (b->whole)
+        memories(b, path);
+}
+
+static void serve(const struct bench *b, const char *path)
+{
+    char line[128];
+    struct workloads *w;
+    struct workload_run r;
+    workloads_open(&w, path, b->pool);
+    while (fgets(line, sizeof line, stdin)) {
+        line[strcspn(line, "\n")] = '\0';
+        workload(w, line, &r);
+        printf("%.9f %.9g\n", r.seconds, r.value);
+        fflush(stdout);
+    }
+    workloads_close(w);
 }
 
 /* Qwen3-0.6B's shape with random weights. */
@@ -285,33 +190,84 @@ static const char *qwen(int dtype, char path[128])
     return path;
 }
 
-int main(int argc, char **argv)
+/* The real model first, where it was fetched, then the one in BF16. */
+static size_t standard_models(char path[STANDARD][1024])
+{
+    static const int dtypes[] = {CART_BF16, CART_F16, CART_Q8_0, CART_Q4_K};
+    char made[128];
+    size_t n = 0;
+    if (access(test_demo_model(), R_OK) == 0)
+        snprintf(path[n++], 1024, "%s", test_demo_model());
+    else
+        fprintf(stderr, "%s: not fetched (examples/fetch-model.sh)\n", test_demo_model());
+    for (size_t i = 0; i < CART_COUNTOF(dtypes); i++)
+        snprintf(path[n++], 1024, "%s", qwen(dtypes[i], made));
+    return n;
+}
+
+static void select_class(bool bf16)
 {
     struct cart_err err;
-    struct cart_pool *pool = NULL;
-    need(cart_cpu_init(&err), &err);
-    need(cart_pool_new(&pool, cart_cpu_count(), &err), &err);
-    bool bf16 = argc > 1 && strcmp(argv[1], "+bf16") == 0;
-    int first = bf16 ? 2 : 1;
     need(cart_kernels_select(CART_KERNELS_AUTO, bf16 ? CART_PRECISION_BF16 : CART_PRECISION_F32,
                              &err),
          &err);
-    double fma = bf16 ? limit_bf16(pool) : limit_fma(pool), read = limit_read(pool);
-    printf("CPU path %s, %zu threads, class %s: peak %.0f GFLOP/s, read bandwidth %.1f GB/s\n",
-           cart_cpu_path_name(), cart_pool_threads(pool), bf16 ? "bf16" : "f32", fma / 1e9,
-           read / 1e9);
-    for (int i = first; i < argc; i++)
-        run(argv[i], fma, read, pool);
-    if (argc == first) {
-        char made[128];
-        const char *path = test_demo_model();
-        if (access(path, R_OK) == 0)
-            run(path, fma, read, pool);
-        else
-            printf("%s: not fetched (examples/fetch-model.sh)\n", path);
-        run(qwen(CART_F16, made), fma, read, pool);
-        run(qwen(CART_Q8_0, made), fma, read, pool);
+}
+
+/* Every model in f32; the real one and the BF16 one also in the bf16 class where the CPU has it. */
+static void run_standard(struct bench *b)
+{
+    char path[STANDARD][1024];
+    size_t n = standard_models(path);
+    for (size_t i = 0; i < n; i++)
+        run(b, path[i]);
+    if (b->bf16 || !cart_cpu_has_bf16())
+        return;
+    b->bf16 = true;
+    select_class(true);
+    printf("class bf16\n");
+    for (size_t i = 0; i + 3 < n; i++)
+        run(b, path[i]);
+}
+
+int main(int argc, char **argv)
+{
+    struct bench b = {.self = argv[0], .repeats = 5};
+    struct cart_err err;
+    int i = 1;
+    const char *mode = "";
+    need(cart_cpu_init(&err), &err);
+    need(cart_pool_new(&b.pool, cart_cpu_count(), &err), &err);
+    for (; i < argc && (argv[i][0] == '+' || argv[i][0] == '-'); i++) {
+        b.bf16 = b.bf16 || strcmp(argv[i], "+bf16") == 0;
+        if (strncmp(argv[i], "--", 2) == 0)
+            mode = argv[i];
+        if (strcmp(argv[i], "-r") == 0 && i + 1 < argc)
+            b.repeats = strtoul(argv[++i], NULL, 10);
+        if (strcmp(argv[i], "-w") == 0 && i + 1 < argc && b.n < MOST)
+            b.workloads[b.n++] = argv[++i];
     }
-    cart_pool_free(pool);
+    b.whole = b.n == 0;
+    for (size_t k = 0; b.whole && k < CART_COUNTOF(standard); k++)
+        b.workloads[b.n++] = standard[k];
+    b.repeats = b.repeats > 0 ? b.repeats : 1;
+    select_class(b.bf16);
+    if (strcmp(mode, "--models") == 0) {
+        char path[STANDARD][1024];
+        size_t n = standard_models(path);
+        for (size_t k = 0; k < n; k++)
+            puts(path[k]);
+    } else if (strcmp(mode, "--serve") == 0 && i < argc) {
+        serve(&b, argv[i]);
+    } else if (strcmp(mode, "--memory") == 0 && i + 1 < argc) {
+        run_memory(&b, argv[i], argv[i + 1]);
+    } else {
+        printf("CPU path %s, %zu threads, class %s\n", cart_cpu_path_name(),
+               cart_pool_threads(b.pool), b.bf16 ? "bf16" : "f32");
+        for (int k = i; k < argc; k++)
+            run(&b, argv[k]);
+        if (i == argc)
+            run_standard(&b);
+    }
+    cart_pool_free(b.pool);
     return 0;
 }

@@ -39,6 +39,11 @@ setup() {
     cart_must_fail 2 cart-ask --kv f8 'How often?'
 }
 
+@test "CART_TRACE says when everything is mapped and the first token begins" {
+    CART_TRACE=$PWD/trace cart-ask --max-tokens 2 'How often?' >/dev/null
+    cart_equal 'start ready exit' "$(jq -r .event trace | paste -sd ' ')"
+}
+
 @test "sampling follows the seed alone" {
     cart-ask --temperature 1 --seed 1 --max-tokens 24 'How often?' >a
     cart-ask --temperature 1 --seed 1 -j 1 --max-tokens 24 'How often?' >b

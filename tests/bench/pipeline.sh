@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# What a pipeline of three processes costs on the cores of this machine: cart-selfstudy | cart-teacher | cart-train
+# against the sum of the three run one after another on files, ROUNDS times in turns, each with all cores and with one
+# (JOBS). Prints seconds and the ratio; the two cartridges are compared.
+#   tests/bench/pipeline.sh      settings: ROUNDS (3) JOBS ("2 1") N (24) STEPS (8) CART_BIN CART_MODEL
+set -eu -o pipefail
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
+PATH=${CART_BIN:-$root/build/release/bin}:$PATH
+CART_MODEL=${CART_MODEL:-$("$root/examples/fetch-model.sh")}
+export CART_MODEL
+unset MAKEFLAGS
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cd "$work"
+cart-tokenize -q -o tokens "$root/examples/manual"
+study=(cart-selfstudy -q -n "${N:-24}" --held-out 4 --max-a 96)
+teacher=(cart-teacher -q)
+train=(cart-train -q -p 128 --steps "${STEPS:-8}")
+
+# seconds COMMAND...: of the wall clock; standard input and output are the command's.
+seconds() {
+    local start end
+    start=$(date +%s.%N)
+    "$@" >&3
+    end=$(date +%s.%N)
+    awk -v a="$start" -v b="$end" 'BEGIN { printf "%.2f\n", b - a }'
+}
+pipe() {
+    "${study[@]}" -j "$1" tokens | "${teacher[@]}" -j "$1" | "${train[@]}" -j "$1" -o piped
+}
+exec 3> /dev/null
+printf '| threads each | self-study | teacher | train | sum | pipeline | ratio |\n|---|---|---|---|---|---|---|\n'
+for j in ${JOBS:-$(nproc) 1}; do
+    for _ in $(seq "${ROUNDS:-3}"); do
+        a=$(seconds "${study[@]}" -j "$j" -o talks tokens)
+        b=$(seconds "${teacher[@]}" -j "$j" -o targets talks)
+        c=$(seconds "${train[@]}" -j "$j" -o alone targets)
+        p=$(seconds pipe "$j")
+        cmp -s alone piped || { echo "pipeline.sh: the cartridges differ" >&2; exit 1; }
+        awk -v j="$j" -v a="$a" -v b="$b" -v c="$c" -v p="$p" \
+            'BEGIN { s = a + b + c; printf "| %s | %s | %s | %s | %.2f | %s | %.2f |\n", j, a, b, c, s, p, p / s }'
+        rm -f talks targets alone piped
+    done
+done
