@@ -345,6 +345,64 @@ static void same_bits(struct fixture *f, const struct grads *a, const struct gra
     }
 }
 
+/* Three conversations, the middle one without a wanted row. want [n] of the first and the last, dhidden
+ * [2 n, D]; hidden [2 n, D] is what the tape gives. */
+static void tape_run(struct fixture *f, const struct cart_kv_part *part, const size_t *want,
+                     size_t n, const float *dhidden, float *hidden, struct grads *g)
+{
+    size_t T = f->T - f->prefix;
+    const uint32_t *ids = f->ids + f->prefix;
+    struct cart_tape_limits lim = {3 * T, 3, 2 * n, f->prefix, false};
+    struct cart_tape_conv convs[3] = {{ids, T, want, n}, {ids, T, NULL, 0}, {ids, T, want, n}};
+    struct cart_tape *tape = NULL;
+    need(cart_tape_new(&tape, f->m, &lim, &f->err), &f->err);
+    need(cart_tape_forward(tape, &part, 1, convs, 3, hidden, f->pool, &f->err), &f->err);
+    memset(g, 0, sizeof *g);
+    layout_grads(g, f->m, f->prefix);
+    need(cart_arena_reserve(&g->arena, g->arena.used, &f->err), &f->err);
+    layout_grads(g, f->m, f->prefix);
+    struct cart_kv_grad kg = {g->dk, g->dv};
+    cart_tape_backward(tape, dhidden, &kg, f->pool);
+    cart_tape_free(tape);
+}
+
+/* Rows that nobody wants change neither those that are wanted nor a gradient: some with gaps, against
+ * all with a gradient of zero. */
+static void check_gaps(struct fixture *f, const struct cart_kv_part *part)
+{
+    enum { SOME = 3, ALL = 12 };
+    static const size_t some[SOME] = {3, 4, 9};
+    size_t D = f->m->D, all[ALL];
+    float *hidden[2], *dhidden[2];
+    struct grads g[2];
+    for (int i = 0; i < 2; i++) {
+        hidden[i] = calloc(2 * ALL * D, sizeof *hidden[i]);
+        dhidden[i] = calloc(2 * ALL * D, sizeof *dhidden[i]);
+    }
+    for (size_t i = 0; i < ALL; i++)
+        all[i] = i;
+    for (size_t c = 0; c < 2; c++)
+        for (size_t i = 0; i < SOME * D; i++)
+            dhidden[0][c * SOME * D + i] = dhidden[1][(c * ALL + some[i / D]) * D + i % D] =
+                (float)((i * 7 + c) % 13) - 6;
+    tape_run(f, part, some, SOME, dhidden[0], hidden[0], &g[0]);
+    tape_run(f, part, all, ALL, dhidden[1], hidden[1], &g[1]);
+    for (size_t c = 0; c < 2; c++)
+        for (size_t i = 0; i < SOME; i++)
+            assert_memory_equal(hidden[0] + (c * SOME + i) * D, hidden[1] + (c * ALL + some[i]) * D,
+                                D * sizeof(float));
+    for (size_t l = 0; l < f->m->L; l++) {
+        size_t bytes = f->prefix * cart_layer_kv_width(&f->m->layers[l]) * sizeof(float);
+        assert_memory_equal(g[0].dk[l], g[1].dk[l], bytes);
+        assert_memory_equal(g[0].dv[l], g[1].dv[l], bytes);
+    }
+    for (int i = 0; i < 2; i++) {
+        free(hidden[i]);
+        free(dhidden[i]);
+        cart_arena_release(&g[i].arena);
+    }
+}
+
 static void check_training(struct fixture *f, struct cart_kv_tail *tail,
                            const struct cart_kv_part *part)
 {
@@ -399,6 +457,7 @@ static void test_pair(void **state)
         free(b);
     }
     check_training(&f, &tail, &part);
+    check_gaps(&f, &part);
     scale_rows(&f, &tail, 0.9f, 1.1f);
     const float *scaled = golden(&f, "logits_prefix_k0.9_v1.1", n * V);
     if (scaled) {
