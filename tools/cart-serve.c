@@ -6,6 +6,7 @@
 #include "serve/model_name.h"
 #include "serve/serve.h"
 
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -16,9 +17,8 @@
 struct options {
     struct cart_common common;
     struct cart_opt_list cartridges, defaults, origins, hosts;
-    const char *directory, *name, *host, *unix_path, *keys_file, *profile;
-    size_t port, slots, queue, context, kv, piece, draft, max_body, connections, timeout,
-        drain_timeout;
+    const char *directory, *name, *host, *unix_path, *keys_file, *profile, *kv;
+    size_t port, slots, queue, context, piece, draft, max_body, connections, timeout, drain_timeout;
     bool allow_other_weights, no_tcp;
     int log_format; /* 0 text, 1 JSON */
 };
@@ -212,16 +212,16 @@ static struct cart_serve_options serve_options(struct options *o, const char *na
     };
 }
 
-static struct cart_scheduler_options scheduler_options(const struct options *o)
+static int scheduler_options(const struct options *o, struct cart_scheduler_options *so,
+                             struct cart_err *err)
 {
-    struct cart_scheduler_options so = CART_SCHEDULER_OPTIONS;
-    so.slots = o->slots;
-    so.queue = o->queue;
-    so.context = o->context;
-    so.kv_rows = o->kv;
-    so.piece = o->piece;
-    so.draft_max = o->draft;
-    return so;
+    *so = (struct cart_scheduler_options)CART_SCHEDULER_OPTIONS;
+    so->slots = o->slots;
+    so->queue = o->queue;
+    so->context = o->context;
+    so->piece = o->piece;
+    so->draft_max = o->draft;
+    return o->kv ? cart_scheduler_options_kv(so, o->kv, err) : 0;
 }
 
 static void announce(const struct options *o, const struct cart_serve *s,
@@ -238,9 +238,9 @@ static void announce(const struct options *o, const struct cart_serve *s,
 }
 
 static int serve(struct options *o, const struct cart_model *m, struct cart_pool *pool,
-                 struct cart_registry *registry, const char *name, struct cart_err *err)
+                 struct cart_registry *registry, const char *name,
+                 const struct cart_scheduler_options *so, struct cart_err *err)
 {
-    struct cart_scheduler_options so = scheduler_options(o);
     struct cart_serve_options opt = serve_options(o, name);
     struct cart_scheduler *scheduler = NULL;
     struct cart_serve *s = NULL;
@@ -250,7 +250,7 @@ static int serve(struct options *o, const struct cart_model *m, struct cart_pool
         cart_log(CART_LOG_WARNING, "%s; chat requests will be refused", no_chat.msg);
         chat = NULL;
     }
-    int r = cart_scheduler_new(&scheduler, m, pool, chat, &so, err);
+    int r = cart_scheduler_new(&scheduler, m, pool, chat, so, err);
     if (r == 0)
         r = cart_serve_new(&s, m, registry, scheduler, &opt, err);
     if (r == 0) {
@@ -266,15 +266,26 @@ static int serve(struct options *o, const struct cart_model *m, struct cart_pool
     return r;
 }
 
+/* What one thread allocates here another frees: with an arena for each thread, as is usual, the
+ * process would grow for thousands of requests. */
+static void share_memory(void)
+{
+#ifdef M_ARENA_MAX
+    mallopt(M_ARENA_MAX, 1);
+#endif
+}
+
 static int run(struct options *o, struct cart_err *err)
 {
     struct cart_model *m = NULL;
     struct cart_pool *pool = NULL;
     struct cart_registry *registry = NULL;
     struct cart_model_options mo = {o->profile};
-    struct cart_scheduler_options so = scheduler_options(o);
+    struct cart_scheduler_options so;
     char name[128];
     int r = cart_serve_base_name(name, sizeof name, o->name, o->common.model, err);
+    if (r == 0)
+        r = scheduler_options(o, &so, err);
     if (r == 0)
         r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                 (enum cart_precision)o->common.precision, err);
@@ -292,7 +303,7 @@ static int run(struct options *o, struct cart_err *err)
         goto out;
     }
     if ((r = cart_pool_new(&pool, o->common.jobs, err)) == 0)
-        r = serve(o, m, pool, registry, name, err);
+        r = serve(o, m, pool, registry, name, &so, err);
 out:
     cart_registry_free(registry);
     cart_pool_free(pool);
@@ -332,8 +343,9 @@ int main(int argc, char **argv)
                       "requests that may wait; then 429 (default: 64)"),
         CART_OPT_SIZE(0, "ctx", &o.context, 16, 1 << 24, "ROWS",
                       "rows, cartridges included, of one answer (default: the model's context)"),
-        CART_OPT_SIZE(0, "kv", &o.kv, 16, 1UL << 40, "ROWS",
-                      "rows kept in memory in all (default: slots times ctx)"),
+        CART_OPT_STRING(
+            0, "kv", &o.kv, "TYPE|ROWS|TYPE:ROWS",
+            "rows in memory: f32, f16 or bf16, and how many (default: slots times ctx)"),
         CART_OPT_SIZE(0, "piece", &o.piece, 1, 65536, "N",
                       "prompt tokens computed in one step (default: 256)"),
         CART_OPT_SIZE(0, "draft", &o.draft, 0, 64, "N",
@@ -372,6 +384,7 @@ int main(int argc, char **argv)
     int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
     if (r == 0 && !done && argc - first > 0)
         r = cart_err_set(&err, CART_EUSAGE, "expected no operands, found %d", argc - first);
+    share_memory();
     if (r == 0 && !done)
         r = run(&o, &err);
     free(o.cartridges.items);

@@ -61,6 +61,11 @@ static bool parse_whole(const char *s, bool suffix, uint64_t *out)
     return *s == '\0';
 }
 
+bool cart_opt_whole(const char *text, uint64_t *out)
+{
+    return parse_whole(text, true, out);
+}
+
 static int set_whole(const struct cart_opt *o, const char *given, const char *text,
                      struct cart_err *err)
 {

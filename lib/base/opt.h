@@ -49,6 +49,10 @@ struct cart_opt {
 #define CART_OPT_END                         {CART_OPT_T_FLAG, 0, NULL, NULL, NULL, NULL, 0, 0}
 /* clang-format on */
 
+/* A whole number as a SIZE option reads it, for numbers inside other values: digits, then K, M or G.
+ * False: it is none, or too large. */
+bool cart_opt_whole(const char *text, uint64_t *out);
+
 /* Options that every tool has: -h --help, -V --version, -q --quiet, -v --verbose, -o --output FILE,
  * -j --jobs N, --progress MODE, -z --compress LEVEL, --dry-run, -m --model FILE ($CART_MODEL),
  * --kernels auto|blas, --precision f32|bf16. A tool that does not use one of the maskable ones

@@ -109,7 +109,7 @@ struct cart_serve {
     void *http;           /* libmicrohttpd's daemon */
     long created;         /* seconds since 1970 */
     bool loopback;        /* every TCP listener is on a loopback address */
-    char instance[17];    /* digest of build and model */
+    char instance[17];    /* digest of build, model and classes of numbers */
 };
 
 void cart_exchange_hold(struct cart_exchange *x);

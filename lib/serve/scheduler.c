@@ -1,6 +1,7 @@
 #include "serve/scheduler_impl.h"
 
 #include "base/clock.h"
+#include "base/opt.h"
 #include "token/chat.h"
 
 #include <errno.h>
@@ -8,6 +9,8 @@
 #include <string.h>
 
 #define PIECE ((size_t)256)
+#define KV_ROWS_MIN ((size_t)16)
+#define KV_ROWS_MAX ((size_t)1 << 40)
 
 const char *cart_serve_topic_suffix(void)
 {
@@ -300,6 +303,34 @@ static void *run(void *arg)
 
 /* ---- making and ending it ---- */
 
+int cart_scheduler_options_kv(struct cart_scheduler_options *o, const char *text,
+                              struct cart_err *err)
+{
+    static const char *const words[] = {"f32", "f16", "bf16"};
+    const char *colon = strchr(text, ':');
+    size_t n = colon != NULL ? (size_t)(colon - text) : strlen(text);
+    const char *rows = colon != NULL ? colon + 1 : NULL;
+    size_t i = 0;
+    uint64_t v = 0;
+
+    while (i < CART_COUNTOF(words) && (strlen(words[i]) != n || memcmp(words[i], text, n) != 0))
+        i++;
+    if (i < CART_COUNTOF(words))
+        o->kv = cart_kv_type((int)i);
+    else
+        rows = colon == NULL ? text : "";
+    if (rows == NULL)
+        return 0;
+    if (!cart_opt_whole(rows, &v) || v < KV_ROWS_MIN || v > KV_ROWS_MAX)
+        return cart_err_set(
+            err, CART_EUSAGE,
+            "--kv: expected f32, f16, bf16, a whole number of rows from %zu to %zu, "
+            "or TYPE:ROWS, found %s",
+            KV_ROWS_MIN, KV_ROWS_MAX, text);
+    o->kv_rows = (size_t)v;
+    return 0;
+}
+
 static void fill_options(struct cart_scheduler_options *o, const struct cart_model *m)
 {
     if (o->context == 0 || o->context > m->context)
@@ -334,7 +365,7 @@ size_t cart_scheduler_bytes(const struct cart_model *m, const struct cart_schedu
 
     fill_options(&o, m);
     row_counts(&o, &R, &M);
-    return cart_pages_bytes(m, CART_F32, page_count(&o), o.piece) +
+    return cart_pages_bytes(m, o.kv, page_count(&o), o.piece) +
            cart_workspace_bytes(m, CART_ENGINE_PIECE) +
            (R * (m->V + m->D) + M * m->D) * sizeof(float);
 }
@@ -445,16 +476,16 @@ int cart_scheduler_new(struct cart_scheduler **out, const struct cart_model *m,
     s->pool = pool;
     s->opt = *opt;
     fill_options(&s->opt, m);
-    s->counts.page_bytes = cart_page_bytes(m, CART_F32);
+    s->counts.page_bytes = cart_page_bytes(m, s->opt.kv);
     int r = buffers(s, err);
     if (r == 0)
         r = find_stops(s, chat, err);
     if (r == 0)
         r = cart_lexicon_new(&s->lexicon, s->t, err);
     if (r == 0)
-        r = cart_engine_new(&s->engine, m, CART_F32, pool, 0, err);
+        r = cart_engine_new(&s->engine, m, s->opt.kv, pool, 0, err);
     if (r == 0)
-        r = cart_pages_new(&s->pages, m, CART_F32, page_count(&s->opt), s->opt.piece, err);
+        r = cart_pages_new(&s->pages, m, s->opt.kv, page_count(&s->opt), s->opt.piece, err);
     if (r == 0) {
         publish(s);
         r = start_thread(s, err);
@@ -496,6 +527,11 @@ const struct cart_lexicon *cart_scheduler_lexicon(const struct cart_scheduler *s
 size_t cart_scheduler_context(const struct cart_scheduler *s)
 {
     return s->opt.context;
+}
+
+int cart_scheduler_kv(const struct cart_scheduler *s)
+{
+    return s->opt.kv;
 }
 
 void cart_scheduler_counts(struct cart_scheduler *s, struct cart_scheduler_counts *out)

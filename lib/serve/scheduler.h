@@ -31,11 +31,17 @@ struct cart_scheduler_options {
     size_t kv_rows; /* rows that pages can hold in all; 0: slots * context; raised to one context */
     size_t piece;   /* prompt tokens that one step takes at most, 0: 256 */
     size_t draft_max; /* tokens drafted per stream and step; 0: no speculation */
+    int kv;           /* type of the rows in pages: F32, F16 or BF16, each a class of answers of its
+                       * own (model/kv.h); cartridges' rows are read as they are stored */
 };
 #define CART_SCHEDULER_OPTIONS                                                                     \
     {                                                                                              \
-        8, 64, 0, 0, 0, 8                                                                          \
+        8, 64, 0, 0, 0, 8, CART_F32                                                                \
     }
+
+/* Reads "ROWS", "TYPE" or "TYPE:ROWS" into kv_rows and kv. CART_EUSAGE: it is none of these. */
+int cart_scheduler_options_kv(struct cart_scheduler_options *o, const char *text,
+                              struct cart_err *err) CART_MUST_USE;
 
 /* Starts the thread. m, pool (used by the scheduler's thread alone from now on) and chat (whose
  * stop tokens end answers; may be NULL: the tokenizer's) are borrowed until cart_scheduler_free. */
@@ -55,6 +61,7 @@ void cart_scheduler_free(struct cart_scheduler *s);
  * threads, valid until cart_scheduler_free. */
 const struct cart_lexicon *cart_scheduler_lexicon(const struct cart_scheduler *s);
 size_t cart_scheduler_context(const struct cart_scheduler *s); /* rows a stream may have */
+int cart_scheduler_kv(const struct cart_scheduler *s);         /* type of its rows */
 
 /* ---- events ---- */
 

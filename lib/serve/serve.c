@@ -9,6 +9,7 @@
 #include "serve/net.h"
 #include "serve/routes.h"
 #include "serve/wire.h"
+#include "tensor/matmul.h"
 #include "token/chat.h"
 
 #include <stdlib.h>
@@ -107,6 +108,9 @@ static void digest_instance(struct cart_serve *s)
     cart_wire_add(&w, s->model->fp.geometry);
     cart_wire_add(&w, s->model->fp.tokenizer);
     cart_wire_add(&w, s->model->fp.weights);
+    /* The classes of arithmetic and of rows. */
+    cart_wire_f(&w, "/%d/%d/%d", (int)cart_kernels_selected(), (int)cart_precision_selected(),
+                cart_scheduler_kv(s->scheduler));
     cart_hash_bytes(w.b.data ? w.b.data : "", w.b.len, digest);
     memcpy(s->instance, cart_hex(hex, digest, sizeof digest), sizeof s->instance - 1);
     s->instance[sizeof s->instance - 1] = '\0';

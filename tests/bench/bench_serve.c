@@ -98,7 +98,7 @@ static void await(struct client *c)
 static struct cart_scheduler *start(size_t slots, size_t draft)
 {
     struct cart_err err = {0};
-    struct cart_scheduler_options o = {slots, 64, 2048, slots * 1024, 128, draft};
+    struct cart_scheduler_options o = {slots, 64, 2048, slots * 1024, 128, draft, CART_F32};
     struct cart_scheduler *s;
 
     need(cart_scheduler_new(&s, model, pool, NULL, &o, &err), &err);

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""equality.py CONVERSATIONS [CLIENTS]: conversations of two turns over HTTP, many at once, on a server with room for few
-of them: beginnings shared by families, mixed cartridges, sampling, penalties, stops, schemas, streams that are left.
-Each answer (text, finish reason, log-probabilities, counts) must equal that of a process started for the one request,
-with one thread, one slot and nothing guessed ahead. Needs CART_MODEL, cart-serve on the PATH, and one.safetensors and
-two.safetensors in the current folder. Prints TAP."""
+"""equality.py CONVERSATIONS [CLIENTS [TYPE]]: conversations of two turns over HTTP, many at once, on a server with room
+for few of them: beginnings shared by families, mixed cartridges, sampling, penalties, stops, schemas, streams that are
+left. Each answer (text, finish reason, log-probabilities, counts) must equal that of a process started for the one
+request, with one thread, one slot and nothing guessed ahead. TYPE: of the rows (f32). Needs CART_MODEL, cart-serve on
+the PATH, and one.safetensors and two.safetensors in the current folder. Prints TAP."""
 import concurrent.futures
 import http.client
 import json
@@ -15,9 +15,10 @@ import sys
 
 TOTAL = int(sys.argv[1])
 CLIENTS = int(sys.argv[2]) if len(sys.argv) > 2 else 12
+TYPE = sys.argv[3] if len(sys.argv) > 3 else "f32"
 CARTRIDGES = ["-c", "one=one.safetensors", "-c", "two=two.safetensors"]
-BUSY = ["--ctx", "300", "--slots", "6", "--kv", "1200", "--queue", "256", "-j", "2"]
-PLAIN = ["--ctx", "300", "--slots", "1", "--draft", "0", "-j", "1"]
+BUSY = ["--ctx", "300", "--slots", "6", "--kv", TYPE + ":1200", "--queue", "256", "-j", "2"]
+PLAIN = ["--ctx", "300", "--slots", "1", "--draft", "0", "-j", "1", "--kv", TYPE]
 WORDS = "rain drum lamp copper seven winter bread letter north glass".split()
 
 

@@ -99,6 +99,33 @@ content() { jq -r '.choices[0].message.content'; }
     done
 }
 
+@test "--kv: rows of 16 bits take half the memory, and are a class of their own that nothing else changes" {
+    make_cartridges
+    local body="{\"model\":\"m:one\",$HELLO,\"max_tokens\":40,\"logprobs\":true}" kv
+    for kv in f32 f16 bf16; do
+        serve_start -c one=one.safetensors --kv "$kv:640" --slots 2 --ctx 256
+        post /v1/chat/completions "$body" > "$kv.cold"
+        post /v1/chat/completions "$body" > "$kv.warm"
+        cart_equal "$(jq '.usage.prompt_tokens_details.cached_tokens > 0' "$kv.warm")" true
+        metric kv_bytes > "$kv.bytes"
+        serve_end
+        serve_start -c one=one.safetensors --kv "$kv" --draft 0 -j 1
+        post /v1/chat/completions "$body" > "$kv.fresh"
+        serve_end
+        cart_equal "$(jq -c '[.choices, .system_fingerprint]' "$kv.cold")" "$(jq -c '[.choices, .system_fingerprint]' "$kv.warm")"
+        cart_equal "$(jq -c '[.choices, .system_fingerprint]' "$kv.cold")" "$(jq -c '[.choices, .system_fingerprint]' "$kv.fresh")"
+    done
+    # Beside the rows a page has its own few bytes.
+    awk -v f32="$(cat f32.bytes)" -v f16="$(cat f16.bytes)" 'BEGIN { exit !(f16 / f32 > 0.5 && f16 / f32 < 0.52) }'
+    cart_equal "$(cat bf16.bytes)" "$(cat f16.bytes)"
+    cart_equal "$(jq -s 'map(.system_fingerprint) | unique | length' f32.cold f16.cold bf16.cold)" 3
+    cart_equal "$(jq -cs 'map(.choices[0].logprobs.content[0].logprob) | unique | length' f32.cold f16.cold bf16.cold)" 3
+    for kv in f8 f16: :600 f16:0 15 600: -1 f16:600x; do
+        cart_must_fail 2 cart-serve --port 0 --kv "$kv" 2>err
+        cart_has err '--kv: expected'
+    done
+}
+
 @test "each way to name cartridges gives the same rows, and says which" {
     make_cartridges
     serve_start -c one=one.safetensors -c two=two.safetensors --default two
@@ -577,4 +604,5 @@ PY
     cart_need_tool python3
     make_cartridges
     cart_equal "$(python3 "$CART_ROOT/tests/clients/equality.py" 40 | grep -c '^ok')" 2
+    cart_equal "$(python3 "$CART_ROOT/tests/clients/equality.py" 20 12 bf16 | grep -c '^ok')" 2
 }

@@ -11,7 +11,7 @@ static struct cart_serve serve;
 
 static void prepare(void)
 {
-    const struct cart_scheduler_options o = {1, 1, 0, 0, 0, 0};
+    const struct cart_scheduler_options o = {1, 1, 0, 0, 0, 0, CART_F32};
     struct cart_err err = {0};
     struct cart_pool *pool;
     serve.model = fuzz_model();

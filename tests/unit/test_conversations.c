@@ -197,7 +197,7 @@ static void conversations_equal_fresh_runs(void **state)
 {
     (void)state;
     struct cart_scheduler_counts c;
-    struct cart_scheduler_options o = {5, 64, 0, 1000, 96, 8};
+    struct cart_scheduler_options o = {5, 64, 0, 1000, 96, 8, CART_F32};
 
     size_t n = getenv("CART_SANITIZED") != NULL ? 50 : CONVERSATIONS;
 
@@ -214,7 +214,7 @@ static void one_slot_and_tiny_pieces_too(void **state)
 {
     (void)state;
     struct cart_scheduler_counts c;
-    struct cart_scheduler_options o = {1, 64, 0, 0, 7, 0};
+    struct cart_scheduler_options o = {1, 64, 0, 0, 7, 0, CART_F32};
 
     run_conversations(30, &o, &c);
     assert_int_equal(c.drafted, 0);

@@ -6,6 +6,7 @@
 #include "model/head.h"
 
 #include <math.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +59,7 @@ static void repeats_are_equal_and_cached(void **state)
 static void equal_prompts_wait_for_each_other(void **state)
 {
     (void)state;
-    struct cart_scheduler_options o = {8, 8, 0, 0, 64, 0};
+    struct cart_scheduler_options o = {8, 8, 0, 0, 64, 0, CART_F32};
     struct cart_scheduler *s = test_scheduler_start(&o);
     struct cart_serve_request q;
     struct cart_scheduler_counts counts;
@@ -118,7 +119,7 @@ static void broken_rows_break_one_answer(void **state)
 static void prompts_are_scored(void **state)
 {
     (void)state;
-    struct cart_scheduler_options o = {2, 4, 0, 0, 50, 4};
+    struct cart_scheduler_options o = {2, 4, 0, 0, 50, 4, CART_F32};
     struct cart_scheduler *s = test_scheduler_start(&o);
     struct cart_err err = {0};
     struct cart_serve_request q;
@@ -170,7 +171,7 @@ static void prompts_are_scored(void **state)
 static void context_ends_where_it_says(void **state)
 {
     (void)state;
-    struct cart_scheduler_options o = {2, 4, 200, 0, 0, 4};
+    struct cart_scheduler_options o = {2, 4, 200, 0, 0, 4, CART_F32};
     struct cart_scheduler *s = test_scheduler_start(&o);
 
     for (unsigned mix = 0; mix < 3; mix += 2) {
@@ -206,7 +207,7 @@ static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 static void full_queues_and_bad_numbers_are_refused(void **state)
 {
     (void)state;
-    struct cart_scheduler_options o = {1, 1, 0, 0, 16, 0};
+    struct cart_scheduler_options o = {1, 1, 0, 0, 16, 0, CART_F32};
     struct cart_scheduler *s = test_scheduler_start(&o);
     struct cart_serve_request q;
     struct cart_err err = {0};
@@ -258,7 +259,7 @@ static void full_queues_and_bad_numbers_are_refused(void **state)
 static void short_questions_pass_long_ones(void **state)
 {
     (void)state;
-    struct cart_scheduler_options o = {2, 4, 0, 0, 16, 0};
+    struct cart_scheduler_options o = {2, 4, 0, 0, 16, 0, CART_F32};
     struct cart_scheduler *s = test_scheduler_start(&o);
     struct cart_serve_request slow;
     struct cart_serve_request quick;
@@ -287,10 +288,106 @@ static void short_questions_pass_long_ones(void **state)
     cart_scheduler_free(s);
 }
 
+/* ---- what one client waits for another, counted in steps ---- */
+
+enum { PIECE = 16, LONG = 480, SHORT = 10 };
+
+/* A stream that answers gets one token a step: its tokens are the clock. */
+struct clockwork {
+    sem_t reached, go;
+    size_t steps;
+    size_t since, most;        /* tokens of the long prompt since the last step, and at most */
+    size_t began[2], first[2]; /* steps when the long and the short one started and had a token */
+};
+
+struct hand {
+    struct client client;
+    struct clockwork *clock;
+    size_t who; /* 0: long, 1: short, 2: the one that answers */
+};
+
+static bool on_tick(void *ctx, const struct cart_event *e)
+{
+    struct hand *h = ctx;
+    struct clockwork *w = h->clock;
+
+    if (h->who == 2 && e->type == CART_EVENT_TOKEN) {
+        w->steps++;
+        w->since = 0;
+        if (w->steps == 5 || w->steps == 10) {
+            sem_post(&w->reached);
+            sem_wait(&w->go);
+        }
+    }
+    if (h->who < 2 && e->type == CART_EVENT_START)
+        w->began[h->who] = w->steps;
+    if (h->who < 2 && e->type == CART_EVENT_TOKEN && w->first[h->who] == 0)
+        w->first[h->who] = w->steps;
+    w->since += h->who == 0 && e->type == CART_EVENT_PROMPT;
+    w->most = w->since > w->most ? w->since : w->most;
+    return test_on_event(&h->client, e);
+}
+
+static void start(struct hand *h, struct cart_scheduler *s, struct cart_serve_request *q)
+{
+    struct cart_err err = {0};
+    uint64_t id;
+
+    test_client_init(&h->client, s);
+    q->on_event = on_tick;
+    q->ctx = h;
+    test_need(cart_scheduler_submit(s, q, &id, NULL, &err), &err);
+}
+
+/* Answers under way get a token in every step of a long prompt, none of which takes more than a
+ * piece; and a short question that comes meanwhile has its first token after one step. */
+static void none_waits_longer_than_a_piece(void **state)
+{
+    (void)state;
+    struct cart_scheduler_options o = {3, 4, 0, 0, PIECE, 0, CART_F32};
+    struct cart_scheduler *s = test_scheduler_start(&o);
+    struct clockwork w = {.steps = 0};
+    struct hand hands[3];
+    struct cart_serve_request q[3];
+    static const size_t n[3] = {LONG, SHORT, SHORT};
+    uint32_t prompts[3][LONG];
+
+    assert_int_equal(sem_init(&w.reached, 0, 0), 0);
+    assert_int_equal(sem_init(&w.go, 0, 0), 0);
+    for (size_t i = 0; i < 3; i++) {
+        hands[i].clock = &w;
+        hands[i].who = i;
+        simple_request(&q[i], prompts[i], n[i], 1 + i);
+        q[i].max_tokens = i == 2 ? 80 : 2;
+    }
+    q[0].prompt_logprobs = true;
+    start(&hands[2], s, &q[2]);
+    sem_wait(&w.reached);
+    start(&hands[0], s, &q[0]);
+    sem_post(&w.go);
+    sem_wait(&w.reached);
+    start(&hands[1], s, &q[1]);
+    sem_post(&w.go);
+    for (size_t i = 0; i < 3; i++)
+        test_client_wait(&hands[i].client);
+    assert_int_equal(w.began[0], 5);
+    assert_int_equal(w.began[1], 10);
+    assert_int_equal(w.first[1], 11);
+    assert_true(w.first[0] >= 5 + LONG / PIECE && w.first[0] <= 5 + LONG / PIECE + 2);
+    assert_true(w.most > 0 && w.most <= PIECE + 1); /* the first token of a prompt has no score */
+    for (size_t i = 0; i < 3; i++) {
+        test_client_release(&hands[i].client);
+        cart_stack_release(q[i].stack);
+    }
+    sem_destroy(&w.reached);
+    sem_destroy(&w.go);
+    cart_scheduler_free(s);
+}
+
 static void cartridges_come_and_go(void **state)
 {
     (void)state;
-    struct cart_scheduler_options o = {2, 4, 0, 0, 16, 4};
+    struct cart_scheduler_options o = {2, 4, 0, 0, 16, 4, CART_F32};
     struct cart_scheduler *s = test_scheduler_start(&o);
     struct cart_err err = {0};
     struct cart_serve_request q;
@@ -340,7 +437,7 @@ static void ending_cancels_the_rest(void **state)
 {
     (void)state;
     for (unsigned delay = 0; delay < 4; delay++) {
-        struct cart_scheduler_options o = {2, 6, 0, 0, 16, 4};
+        struct cart_scheduler_options o = {2, 6, 0, 0, 16, 4, CART_F32};
         struct cart_scheduler *s = test_scheduler_start(&o);
         struct cart_serve_request q;
         struct client c[6];
@@ -449,7 +546,7 @@ static void names_change_under_many_readers(void **state)
 static void constraints_hold(void **state)
 {
     (void)state;
-    struct cart_scheduler_options o = {4, 8, 0, 0, 64, 8};
+    struct cart_scheduler_options o = {4, 8, 0, 0, 64, 8, CART_F32};
     struct cart_scheduler *s = test_scheduler_start(&o);
     struct cart_err err = {0};
     json_t *schema = NULL;
@@ -501,6 +598,7 @@ int main(void)
         cmocka_unit_test(context_ends_where_it_says),
         cmocka_unit_test(full_queues_and_bad_numbers_are_refused),
         cmocka_unit_test(short_questions_pass_long_ones),
+        cmocka_unit_test(none_waits_longer_than_a_piece),
         cmocka_unit_test(cartridges_come_and_go),
         cmocka_unit_test(ending_cancels_the_rest),
         cmocka_unit_test(names_change_under_many_readers),
