@@ -51,12 +51,12 @@ static int parse_pair(const char *text, char mark, size_t max, size_t *a, size_t
             v[i] = strtoull(at, &end, 10);
         if (end == NULL || *end != (i == 0 ? mark : '\0') || v[i] == 0 || v[i] > max)
             return cart_err_set(err, CART_EUSAGE,
-                                "%s: expected A%cB with 1 <= A <= B <= %zu, given %s", option, mark,
+                                "%s: expected A%cB with 1 <= A <= B <= %zu, found %s", option, mark,
                                 max, text);
         at = end + 1;
     }
     if (v[0] > v[1])
-        return cart_err_set(err, CART_EUSAGE, "%s: expected A%cB with A <= B, given %s", option,
+        return cart_err_set(err, CART_EUSAGE, "%s: expected A%cB with A <= B, found %s", option,
                             mark, text);
     *a = (size_t)v[0];
     *b = (size_t)v[1];

@@ -102,50 +102,43 @@ int cart_io_slurp(const char *path, size_t limit, struct cart_buf *b, struct car
     if (strcmp(path, "-") == 0)
         return slurp_fd(STDIN_FILENO, "standard input", limit, b, err);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat st;
     if (fd < 0)
         return cart_err_sys(err, "%s", path);
-    int r = fstat(fd, &st) == 0 && S_ISDIR(st.st_mode)
-                ? cart_err_set(err, CART_EUSAGE, "%s: expected a file, found a directory", path)
-                : slurp_fd(fd, path, limit, b, err);
+    int r = slurp_fd(fd, path, limit, b, err);
     close(fd);
     return r;
 }
 
+int cart_map_fd(struct cart_map *map, int fd, const char *name, struct cart_err *err)
+{
+    struct stat st;
+    if (fstat(fd, &st) < 0)
+        return cart_err_sys(err, "%s", name);
+    if (S_ISDIR(st.st_mode))
+        return cart_err_set(err, CART_EFORMAT, "%s: expected a file, found a directory", name);
+    if (!S_ISREG(st.st_mode))
+        return cart_err_set(err, CART_EUSAGE, "%s: expected a regular file, found a pipe or device",
+                            name);
+    if ((uintmax_t)st.st_size > SIZE_MAX)
+        return cart_err_memory(err, name, SIZE_MAX);
+    struct cart_map m = {NULL, (size_t)st.st_size};
+    if (m.size > 0) {
+        void *p = mmap(NULL, m.size, PROT_READ, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED)
+            return cart_err_sys(err, "%s: mapping %zu bytes", name, m.size);
+        m.data = p;
+    }
+    *map = m;
+    return 0;
+}
+
 int cart_map_open(struct cart_map *map, const char *path, struct cart_err *err)
 {
-    int r = 0;
     /* Without O_NONBLOCK a FIFO would wait for a writer before it could be refused. */
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         return cart_err_sys(err, "%s", path);
-    struct stat st;
-    if (fstat(fd, &st) < 0) {
-        r = cart_err_sys(err, "%s", path);
-        goto out;
-    }
-    if (!S_ISREG(st.st_mode)) {
-        r = S_ISDIR(st.st_mode)
-                ? cart_err_set(err, CART_EFORMAT, "%s: expected a file, found a directory", path)
-                : cart_err_set(err, CART_EUSAGE,
-                               "%s: expected a regular file, found a pipe or device", path);
-        goto out;
-    }
-    if ((uintmax_t)st.st_size > SIZE_MAX) {
-        r = cart_err_memory(err, path, SIZE_MAX);
-        goto out;
-    }
-    struct cart_map m = {NULL, (size_t)st.st_size};
-    if (m.size > 0) {
-        void *p = mmap(NULL, m.size, PROT_READ, MAP_SHARED, fd, 0);
-        if (p == MAP_FAILED) {
-            r = cart_err_sys(err, "%s: mapping %zu bytes", path, m.size);
-            goto out;
-        }
-        m.data = p;
-    }
-    *map = m;
-out:
+    int r = cart_map_fd(map, fd, path, err);
     close(fd);
     return r;
 }
@@ -177,6 +170,15 @@ static int failed_open(const char *path, struct cart_err *err)
         missing ? cart_err_sys(err, "%s: its folder %s", path, dir) : cart_err_sys(err, "%s", path);
     free(dir);
     return r;
+}
+
+char *cart_io_join(const char *dir, const char *name)
+{
+    size_t n = strlen(dir), cap = n + 1 + strlen(name) + 1;
+    char *path = malloc(cap);
+    if (path)
+        snprintf(path, cap, "%s%s%s", dir, n > 0 && dir[n - 1] == '/' ? "" : "/", name);
+    return path;
 }
 
 static int sync_parent(const char *path, struct cart_err *err)

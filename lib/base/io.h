@@ -30,6 +30,8 @@ struct cart_map {
 /* Refuses what is not a regular file: CART_EFORMAT a directory, CART_EUSAGE all else. The mapping
  * stays valid until cart_map_release. */
 int cart_map_open(struct cart_map *map, const char *path, struct cart_err *err) CART_MUST_USE;
+/* The same of a descriptor, which stays the caller's. */
+int cart_map_fd(struct cart_map *map, int fd, const char *name, struct cart_err *err) CART_MUST_USE;
 void cart_map_release(struct cart_map *map);
 
 /* An output that appears whole or not at all: a file without a name in the directory of path where
@@ -74,6 +76,9 @@ int cart_io_claim(int *fd, const char *path, struct cart_err *err) CART_MUST_USE
 int cart_io_claim_fd(int fd, const char *name, struct cart_err *err) CART_MUST_USE;
 /* Whether the name path is that of fd, and not of another file or of none. */
 bool cart_io_is_at(int fd, const char *path);
+
+/* "DIR/NAME", with one slash between them. The caller's to free; NULL when out of memory. */
+char *cart_io_join(const char *dir, const char *name) CART_MUST_USE;
 
 /* A file without a name in the folder dir, to be written and read; it goes with its descriptor. */
 int cart_io_scratch(int *out, const char *dir, struct cart_err *err) CART_MUST_USE;

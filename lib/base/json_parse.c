@@ -226,16 +226,18 @@ static int parse_member(struct parser *p, int depth, json_t *into)
     skip_blanks(p);
     if (!take(p, '"'))
         return fault(p, "a key in quotes");
-    const unsigned char *key_at = p->at;
+    const unsigned char *key_at = p->at, *behind;
     int r = parse_text(p);
     if (r == 0 && (r = cart_buf_add(&p->strings, "", 1, p->err)) == 0) {
         const char *key = p->strings.data + mark;
+        behind = p->at;
+        p->at = key_at;
         if (strlen(key) + 1 != p->strings.len - mark)
             r = fault(p, "a key without NUL");
-        else if (json_object_get(into, key) != NULL) {
-            p->at = key_at;
+        else if (json_object_get(into, key) != NULL)
             r = fault(p, "no duplicate key");
-        }
+        else
+            p->at = behind;
     }
     if (r == 0) {
         skip_blanks(p);

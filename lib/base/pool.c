@@ -4,6 +4,7 @@
 #include "base/clock.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <fenv.h>
 #include <pthread.h>
 #include <signal.h>
@@ -165,9 +166,8 @@ static int start_workers(struct cart_pool *p, struct cart_err *err)
         int e = pthread_create(&p->ids[p->started], NULL, worker_main, w);
         if (e != 0) {
             free(w);
-            r = cart_err_set(err, CART_ESYS,
-                             "thread pool: starting thread %zu of %zu failed (error %d)", i + 1,
-                             p->threads, e);
+            errno = e;
+            r = cart_err_sys(err, "thread pool: starting thread %zu of %zu", i + 1, p->threads);
         } else {
             p->started++;
         }

@@ -79,7 +79,7 @@ static int check_tensors(struct cart_cartridge *c, const struct cart_model *m, b
                             cart_st_dtype_name(rows->dtype));
     c->frozen = sink ? sink->shape[0] : 0;
     if (c->frozen > CART_CARTRIDGE_MAX_P || rows->shape[0] > CART_CARTRIDGE_MAX_P - c->frozen)
-        return cart_err_set(err, CART_EFORMAT, "%zu rows: more than %zu", rows->shape[0],
+        return cart_err_set(err, CART_EFORMAT, "expected at most %zu rows, found more",
                             CART_CARTRIDGE_MAX_P);
     c->p = c->frozen + rows->shape[0];
     if (c->p == 0)
@@ -237,41 +237,55 @@ static int check_kind(const struct cart_map *map, const char *path, struct cart_
                         cart_sniff_name(kind));
 }
 
+/* Takes over map, also on failure. */
+static int open_mapped(struct cart_cartridge **out, const struct cart_model *m, const char *path,
+                       const struct cart_map *map, const struct cart_cartridge_options *opt,
+                       struct cart_note *note, struct cart_err *err)
+{
+    struct cart_map own = *map;
+    struct cart_cartridge *c = calloc(1, sizeof *c);
+    struct cart_cartridge_priv *p = calloc(1, sizeof *p);
+    int r;
+    if (!c || !p) {
+        free(c);
+        free(p);
+        cart_map_release(&own);
+        return cart_err_memory(err, "cartridge", sizeof *c);
+    }
+    c->priv = p;
+    p->map = own;
+    c->path = p->path = strdup(path);
+    r = p->path ? check_kind(&p->map, path, err) : cart_err_memory(err, "path", strlen(path));
+    if (r == 0)
+        r = cart_st_parse(&p->st, p->map.data, p->map.size, path, err);
+    if (r == 0 && (r = open_parsed(c, m, opt, note, err)) < 0)
+        cart_err_wrap(err, r, "%s", path);
+    if (r < 0)
+        cart_cartridge_close(c);
+    else
+        *out = c;
+    return r;
+}
+
 int cart_cartridge_open(struct cart_cartridge **out, const struct cart_model *m, const char *path,
                         const struct cart_cartridge_options *opt, char *warning, size_t warning_cap,
                         struct cart_err *err)
 {
     struct cart_note note = {warning, warning_cap};
+    struct cart_map map;
     if (warning && warning_cap > 0)
         warning[0] = '\0';
-    int r;
-    struct cart_cartridge *c = calloc(1, sizeof *c);
-    struct cart_cartridge_priv *p = calloc(1, sizeof *p);
-    if (!c || !p) {
-        free(c);
-        free(p);
-        return cart_err_memory(err, "cartridge", sizeof *c);
-    }
-    c->priv = p;
-    p->path = strdup(path);
-    if (!p->path) {
-        r = cart_err_memory(err, "path", strlen(path));
-        goto fail;
-    }
-    c->path = p->path;
-    if ((r = cart_map_open(&p->map, path, err)) < 0 || (r = check_kind(&p->map, path, err)) < 0)
-        goto fail;
-    if ((r = cart_st_parse(&p->st, p->map.data, p->map.size, path, err)) < 0)
-        goto fail;
-    if ((r = open_parsed(c, m, opt, &note, err)) < 0) {
-        cart_err_wrap(err, r, "%s", path);
-        goto fail;
-    }
-    *out = c;
-    return 0;
-fail:
-    cart_cartridge_close(c);
-    return r;
+    int r = cart_map_open(&map, path, err);
+    return r < 0 ? r : open_mapped(out, m, path, &map, opt, &note, err);
+}
+
+int cart_cartridge_open_fd(struct cart_cartridge **out, const struct cart_model *m, int fd,
+                           const char *name, struct cart_err *err)
+{
+    struct cart_note note = {NULL, 0};
+    struct cart_map map;
+    int r = cart_map_fd(&map, fd, name, err);
+    return r < 0 ? r : open_mapped(out, m, name, &map, NULL, &note, err);
 }
 
 void cart_cartridge_close(struct cart_cartridge *c)

@@ -44,6 +44,9 @@ struct cart_cartridge_options {
 int cart_cartridge_open(struct cart_cartridge **out, const struct cart_model *m, const char *path,
                         const struct cart_cartridge_options *opt, char *warning, size_t warning_cap,
                         struct cart_err *err) CART_MUST_USE;
+/* The same of a descriptor, which stays the caller's; name stands for its path. */
+int cart_cartridge_open_fd(struct cart_cartridge **out, const struct cart_model *m, int fd,
+                           const char *name, struct cart_err *err) CART_MUST_USE;
 void cart_cartridge_close(struct cart_cartridge *c);
 
 /* The parts of n cartridges in list order, as struct cart_kv wants them: out [2 n] receives

@@ -504,8 +504,11 @@ int cart_grammar_finish(struct cart_constraint *c, uint32_t rule, struct cart_er
     int r;
 
     if (c->failed)
-        return c->too_large ? cart_err_set(err, CART_EFORMAT, "the schema is too large")
-                            : cart_err_memory(err, "a grammar", 0);
+        return c->too_large
+                   ? cart_err_set(err, CART_EFORMAT,
+                                  "expected a schema of at most %zu grammar nodes, found more",
+                                  CART_GRAMMAR_NODES_MAX)
+                   : cart_err_memory(err, "a grammar", 0);
     c->n_met = 0;
     if ((r = find_ends(c, err)) < 0 || (r = meet(c, c->rules[rule], 0, err)) < 0 ||
         (r = close_over(c, &c->start, err)) < 0)

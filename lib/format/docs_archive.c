@@ -169,7 +169,8 @@ static int check_rest(struct cart_archive *a, struct cart_err *err)
         return archive_failure(a, err);
     if (more > 0 || (uint64_t)archive_filter_bytes(a->reader, -1) != a->packed)
         return cart_err_set(err, CART_EFORMAT,
-                            "%s: archive: expected nothing after the compressed data, found more",
+                            "%s: archive: expected compressed data up to its end, found something "
+                            "else or less",
                             a->from->shown);
     return 0;
 }

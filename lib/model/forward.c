@@ -106,7 +106,7 @@ static int check(const struct cart_model *m, const struct cart_span *spans, size
                                 "%zu rows and %zu tokens exceed the model's context of %zu tokens",
                                 rows, s->T, m->context);
         if (s->T > s->kv.tail->cap - s->kv.tail->rows)
-            return cart_err_set(err, CART_EUSAGE, "stream has room for %zu tokens, given %zu",
+            return cart_err_set(err, CART_EUSAGE, "stream: expected at most %zu tokens, found %zu",
                                 s->kv.tail->cap - s->kv.tail->rows, s->T);
         for (size_t t = 0; t < s->T; t++)
             if (s->ids[t] >= m->V)

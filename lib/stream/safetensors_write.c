@@ -36,8 +36,9 @@ static int check_tensor(const struct cart_st_tensor *t, json_t *seen, struct car
     if (json_object_set_new(seen, t->name, json_true()) < 0)
         return cart_err_memory(err, "the tensor directory", 0);
     if (t->rank > CART_ST_MAX_RANK)
-        return cart_err_set(err, CART_EUSAGE, "tensor %s: at most %d dimensions, found %zu",
-                            t->name, CART_ST_MAX_RANK, t->rank);
+        return cart_err_set(err, CART_EUSAGE,
+                            "tensor %s: expected at most %d dimensions, found %zu", t->name,
+                            CART_ST_MAX_RANK, t->rank);
     for (size_t i = 0; i < t->rank; i++)
         if (!cart_size_mul(bytes, t->shape[i], &bytes))
             return cart_err_set(err, CART_EUSAGE, "tensor %s: the byte count overflows", t->name);

@@ -7,7 +7,6 @@
 #include "token/chat.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -104,11 +103,10 @@ static int save_and_map(struct cart_cartridge **out, const struct cart_model *m,
                                 err)) < 0 ||
         (r = cart_io_scratch(&fd, opt->dir, err)) < 0)
         goto out;
-    char name[40];
-    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-    if ((r = cart_cartridge_write(fd, "the file of rows", m, init.rows.parts, init.rows.n_parts,
-                                  io.frozen, metadata, NULL, 0, err)) == 0)
-        r = cart_cartridge_open(out, m, name, NULL, NULL, 0, err);
+    static const char name[] = "the file of rows";
+    if ((r = cart_cartridge_write(fd, name, m, init.rows.parts, init.rows.n_parts, io.frozen,
+                                  metadata, NULL, 0, err)) == 0)
+        r = cart_cartridge_open_fd(out, m, fd, name, err);
 out:
     if (fd >= 0)
         (void)close(fd);

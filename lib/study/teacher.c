@@ -44,10 +44,10 @@ int cart_teacher_new(struct cart_teacher **out, struct cart_engine *e, const str
     const struct cart_model *m = cart_engine_model(e);
 
     if (opt->top_k == 0 || opt->top_k > CART_TEACHER_MAX_K || opt->top_k > m->V)
-        return cart_err_set(err, CART_EUSAGE, "top-k: expected 1 to %zu, given %zu",
+        return cart_err_set(err, CART_EUSAGE, "top-k: expected 1 to %zu, found %zu",
                             m->V < CART_TEACHER_MAX_K ? m->V : CART_TEACHER_MAX_K, opt->top_k);
     if (!(opt->mass > 0 && opt->mass <= 1))
-        return cart_err_set(err, CART_EUSAGE, "mass: expected more than 0 and at most 1, given %g",
+        return cart_err_set(err, CART_EUSAGE, "mass: expected more than 0 and at most 1, found %g",
                             opt->mass);
     struct cart_teacher *t = calloc(1, sizeof *t);
     if (t == NULL)

@@ -43,7 +43,7 @@ content() { jq -r '.choices[0].message.content'; }
     : > empty.keys
     cart_must_fail 2 cart-serve --port 0 --api-key-file empty.keys 2>err
     mkdir keys
-    cart_must_fail 2 cart-serve --port 0 --api-key-file keys 2>err
+    cart_must_fail 3 cart-serve --port 0 --api-key-file keys 2>err
     cart_has err 'keys: expected a file, found a directory'
     echo nonsense > bad.safetensors
     cart_must_fail 3 cart-serve --port 0 -c "x=bad.safetensors" 2>err

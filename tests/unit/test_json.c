@@ -184,7 +184,7 @@ static void test_messages(void **state)
         {"[1", "JSON: column 3: expected ',' or ']', found the end"},
         {"\"\\ud800\\u0041\"", "JSON: column 4: expected four hexadecimal digits"},
         {"\"ab\xff\"", "JSON: column 4: expected UTF-8, found '\\xff\"'"},
-        {"{\"a\\u0000b\":1}", "expected a key without NUL"},
+        {"{\"a\\u0000b\":1}", "column 3: expected a key without NUL, found 'a\\u0000b\":1}'"},
         {"[9223372036854775808]", "column 2: expected an integer of 64 bits"},
         {"{} {}", "JSON: column 4: expected nothing more, found '{}'"},
     };
