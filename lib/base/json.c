@@ -226,6 +226,15 @@ int cart_json_string_opt(const json_t *obj, const char *key, const char **out, c
     return get_string(obj, key, true, out, what, err);
 }
 
+bool cart_json_whole(const json_t *v, uint64_t max, uint64_t *out)
+{
+    json_int_t i = json_integer_value(v);
+    if (!json_is_integer(v) || i < 0 || (uint64_t)i > max)
+        return false;
+    *out = (uint64_t)i;
+    return true;
+}
+
 static int get_u64(const json_t *obj, const char *key, bool optional, uint64_t max, uint64_t *out,
                    const char *what, struct cart_err *err)
 {
@@ -235,12 +244,10 @@ static int get_u64(const json_t *obj, const char *key, bool optional, uint64_t m
         return r;
     if (!json_is_integer(v))
         return wrong(v, key, "an integer", what, err);
-    json_int_t i = json_integer_value(v);
-    if (i < 0 || (uint64_t)i > max)
+    if (!cart_json_whole(v, max, out))
         return cart_err_set(err, CART_EFORMAT,
                             "%s: %s: expected an integer from 0 to %llu, found %lld", what, key,
-                            (unsigned long long)max, (long long)i);
-    *out = (uint64_t)i;
+                            (unsigned long long)max, (long long)json_integer_value(v));
     return 0;
 }
 

@@ -44,6 +44,9 @@ int cart_json_array(const json_t *obj, const char *key, json_t **out, const char
 /* A string that is one for C too: NULL where v is no string or has a NUL in it, which would end it. */
 const char *cart_json_word(const json_t *v);
 
+/* Whether v is a whole number from 0 to max: then it is *out, which else stays. */
+bool cart_json_whole(const json_t *v, uint64_t max, uint64_t *out);
+
 /* The first difference of two values, as "KEY: saved with VALUE, asked for VALUE" appended to why; KEY is the
  * innermost one, long values are cut. 1: there is one; 0: they are equal. */
 int cart_json_difference(const json_t *saved, const json_t *asked, struct cart_buf *why,

@@ -1,5 +1,5 @@
 /* Directory listings in bytewise order of whole paths. */
-#include "base/buf.h"
+#include "base/io.h"
 #include "format/docs_impl.h"
 
 #include <dirent.h>
@@ -40,20 +40,6 @@ static void listing_release(struct cart_listing *l)
         free(l->entries[i].name);
     free(l->entries);
     free(l->path);
-}
-
-static char *join(const char *dir, const char *name)
-{
-    size_t n = strlen(dir), m = strlen(name);
-    bool slash = n > 0 && dir[n - 1] == '/';
-    char *path = malloc(n + 1 + m + 1);
-
-    if (path) {
-        memcpy(path, dir, n);
-        memcpy(path + n, "/", 1);
-        memcpy(path + n + !slash, name, m + 1);
-    }
-    return path;
 }
 
 static int list_name(struct cart_listing *l, DIR *dir, const char *name, struct cart_err *err)
@@ -129,7 +115,7 @@ int cart_walk_next(struct cart_walk *w, char **path, const char **name, struct c
         return 0;
     }
     const char *entry = top->entries[top->next++].name;
-    char *joined = join(top->path, entry);
+    char *joined = cart_io_join(top->path, entry);
     if (!joined)
         return cart_err_memory(err, top->path, strlen(entry));
     *path = joined;

@@ -3,7 +3,6 @@
 #include "base/io.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -59,11 +58,7 @@ static bool exists(const char *path)
 
 char *cart_hub_path(const struct cart_hub *h, const char *name)
 {
-    size_t n = strlen(h->dir), cap = n + strlen(name) + 2;
-    char *path = malloc(cap);
-    if (path)
-        snprintf(path, cap, "%s%s%s", h->dir, n > 0 && h->dir[n - 1] == '/' ? "" : "/", name);
-    return path;
+    return cart_io_join(h->dir, name);
 }
 
 bool cart_hub_is(const char *path)

@@ -19,10 +19,10 @@ static const char *spelling(const json_t *config, const char *key)
 static int check_id(const struct cart_model *m, const json_t *v, const char *path, const char *key,
                     int64_t *out, struct cart_err *err)
 {
-    json_int_t id = json_integer_value(v);
-    if (!json_is_integer(v) || id < 0 || (uint64_t)id >= m->V)
+    uint64_t id;
+    if (!cart_json_whole(v, m->V - 1, &id))
         return cart_err_set(err, CART_EFORMAT, "%s: %s: expected an id below %zu", path, key, m->V);
-    *out = id;
+    *out = (int64_t)id;
     return 0;
 }
 

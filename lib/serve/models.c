@@ -190,7 +190,6 @@ static bool find_file(struct cart_exchange *x, const char *name, const char *ask
 {
     static const char *const endings[] = {".cartridge.safetensors", ".safetensors"};
     const char *directory = x->serve->opt.directory;
-    struct cart_buf path = CART_BUF_INIT;
     struct stat st;
     bool found = false, memory = true;
     if (!directory)
@@ -201,13 +200,14 @@ static bool find_file(struct cart_exchange *x, const char *name, const char *ask
                                 "file: expected the name of a file in the served directory");
     for (size_t i = 0; i < (asked ? 1 : CART_COUNTOF(endings)) && memory && !found; i++) {
         cart_buf_reset(file);
-        cart_buf_reset(&path);
-        memory =
-            cart_buf_addf(file, NULL, "%s%s", asked ? asked : name, asked ? "" : endings[i]) == 0 &&
-            cart_buf_addf(&path, NULL, "%s/%s", directory, file->data) == 0;
-        found = memory && stat(path.data, &st) == 0 && S_ISREG(st.st_mode);
+        char *path =
+            cart_buf_addf(file, NULL, "%s%s", asked ? asked : name, asked ? "" : endings[i]) == 0
+                ? cart_io_join(directory, file->data)
+                : NULL;
+        memory = path != NULL;
+        found = memory && stat(path, &st) == 0 && S_ISREG(st.st_mode);
+        free(path);
     }
-    cart_buf_release(&path);
     if (!memory)
         return cart_fault_memory(f);
     return found || cart_fault_set(f, 404, "cartridge_not_found", asked ? "file" : "name",

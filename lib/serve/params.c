@@ -206,11 +206,11 @@ bool cart_param_size(const json_t *o, const char *key, size_t lo, size_t hi, siz
     if (!v)
         return true;
     char found[48];
-    if (!json_is_integer(v) || json_integer_value(v) < 0 || (uint64_t)json_integer_value(v) < lo ||
-        (uint64_t)json_integer_value(v) > hi)
+    uint64_t n;
+    if (!cart_json_whole(v, hi, &n) || n < lo)
         return cart_fault_value(f, key, "%s: expected an integer from %zu to %zu, found %s", key,
                                 lo, hi, cart_json_found(v, found));
-    *out = (size_t)json_integer_value(v);
+    *out = (size_t)n;
     return true;
 }
 

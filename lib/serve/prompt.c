@@ -308,12 +308,11 @@ static bool copy_ids(struct cart_serve *s, const json_t *v, const char *key, str
                      struct cart_fault *f)
 {
     for (size_t i = 0; i < json_array_size(v); i++) {
-        const json_t *id = json_array_get(v, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-            (uint64_t)json_integer_value(id) >= s->model->V)
+        uint64_t id;
+        if (!cart_json_whole(json_array_get(v, i), s->model->V - 1, &id))
             return cart_fault_value(f, key, "%s: expected token ids from 0 to %zu", key,
                                     s->model->V - 1);
-        if (cart_ids_push(out, (uint32_t)json_integer_value(id), NULL) < 0)
+        if (cart_ids_push(out, (uint32_t)id, NULL) < 0)
             return cart_fault_memory(f);
     }
     return true;

@@ -1,6 +1,7 @@
 #include "serve/registry.h"
 
 #include "base/buf.h"
+#include "base/io.h"
 #include "engine/draft.h"
 
 #include <assert.h>
@@ -358,28 +359,29 @@ static int names_read(struct names *names, const char *dir, struct cart_err *err
     return r;
 }
 
-/* dir/file, with one slash between them. */
-static int join(struct cart_buf *path, const char *dir, const char *file, struct cart_err *err)
+/* The path of file, the caller's to free, and *code 0; or NULL and *code an error: no memory. */
+static char *join(const char *dir, const char *file, int *code, struct cart_err *err)
 {
-    size_t n = strlen(dir);
+    char *path = cart_io_join(dir, file);
 
-    return cart_buf_addf(path, err, "%s%s%s", dir, n > 0 && dir[n - 1] == '/' ? "" : "/", file);
+    *code = path != NULL ? 0 : cart_err_memory(err, file, 0);
+    return path;
 }
 
 int cart_registry_add_file(struct cart_registry *r, const char *name, const char *dir,
                            const char *file, char *warning, size_t warning_cap,
                            struct cart_err *err)
 {
-    struct cart_buf path = CART_BUF_INIT;
+    char *path = NULL;
     size_t n = stem(file);
     bool own = n > 0 && n == strlen(name) && strncmp(file, name, n) == 0;
     int code = check_name(name, err);
 
-    if (code == 0 && (code = join(&path, dir, file, err)) == 0) {
-        const struct origin from = {path.data, dir, own ? NULL : file};
+    if (code == 0 && (path = join(dir, file, &code, err)) != NULL) {
+        const struct origin from = {path, dir, own ? NULL : file};
         code = add(r, name, &from, warning, warning_cap, err);
     }
-    cart_buf_release(&path);
+    free(path);
     return code;
 }
 
@@ -413,24 +415,24 @@ static enum standing standing(struct cart_registry *r, const char *name, const c
 static int load_file(struct cart_registry *r, const char *dir, const char *file,
                      cart_registry_report_fn *report, void *ctx, struct cart_err *err)
 {
-    struct cart_buf path = CART_BUF_INIT;
     struct cart_err why = {0};
     char name[CART_CARTRIDGE_NAME_MAX + 1];
     char warning[512] = "";
     size_t n = stem(file);
     struct stat st;
-    int code = join(&path, dir, file, err);
+    int code = 0;
+    char *path = join(dir, file, &code, err);
 
     memcpy(name, file, n);
     name[n] = '\0';
-    if (code == 0 && stat(path.data, &st) == 0 && S_ISREG(st.st_mode) &&
+    if (path != NULL && stat(path, &st) == 0 && S_ISREG(st.st_mode) &&
         standing(r, name, dir, &st) == NEW) {
-        const struct origin from = {path.data, dir, NULL};
+        const struct origin from = {path, dir, NULL};
         int opened = add(r, name, &from, warning, sizeof warning, &why);
         if (report != NULL)
             report(ctx, name, warning, opened < 0 ? &why : NULL);
     }
-    cart_buf_release(&path);
+    free(path);
     return code;
 }
 
@@ -487,7 +489,6 @@ static int load_given(struct cart_registry *r, const char *dir, cart_registry_re
                       void *ctx, struct cart_err *err)
 {
     char name[CART_CARTRIDGE_NAME_MAX + 1] = "";
-    struct cart_buf path = CART_BUF_INIT;
     struct file_mark mark;
     char *file;
     int code;
@@ -496,9 +497,8 @@ static int load_given(struct cart_registry *r, const char *dir, cart_registry_re
         struct cart_err why = {0};
         char warning[512] = "";
         struct stat st;
-        cart_buf_reset(&path);
-        code = join(&path, dir, file, err);
-        if (code == 0 && (stat(path.data, &st) < 0 || !S_ISREG(st.st_mode))) {
+        char *path = join(dir, file, &code, err);
+        if (code == 0 && (stat(path, &st) < 0 || !S_ISREG(st.st_mode))) {
             code = cart_registry_drop(r, name, NULL);
             code = code == CART_EUSAGE ? 0 : code; /* dropped meanwhile */
         } else if (code == 0 && !unchanged(&mark, &st)) {
@@ -506,11 +506,11 @@ static int load_given(struct cart_registry *r, const char *dir, cart_registry_re
             if (report != NULL)
                 report(ctx, name, warning, opened < 0 ? &why : NULL);
         }
+        free(path);
         free(file);
         if (code < 0)
             break;
     }
-    cart_buf_release(&path);
     return code;
 }
 

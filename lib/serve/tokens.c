@@ -90,12 +90,11 @@ static bool decode(struct cart_serve *s, const json_t *o, struct cart_buf *text,
     if (!json_is_array(list))
         return cart_fault_value(f, "tokens", "tokens: expected an array of token ids");
     for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *v = json_array_get(list, i);
-        if (!json_is_integer(v) || json_integer_value(v) < 0 ||
-            (uint64_t)json_integer_value(v) >= s->model->V)
+        uint64_t v;
+        if (!cart_json_whole(json_array_get(list, i), s->model->V - 1, &v))
             return cart_fault_value(f, "tokens", "tokens: expected token ids from 0 to %zu",
                                     s->model->V - 1);
-        uint32_t id = (uint32_t)json_integer_value(v);
+        uint32_t id = (uint32_t)v;
         if (cart_tokenizer_decode(t, &id, 1, true, text, NULL) < 0)
             return cart_fault_memory(f);
     }

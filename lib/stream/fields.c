@@ -5,12 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static bool is_number(const json_t *v, uint64_t most)
-{
-    return json_is_integer(v) && json_integer_value(v) >= 0 &&
-           (uint64_t)json_integer_value(v) <= most;
-}
-
 static bool is_text(const json_t *v)
 {
     return json_is_string(v) && strlen(json_string_value(v)) == json_string_length(v);
@@ -18,10 +12,10 @@ static bool is_text(const json_t *v)
 
 static bool is_span(const json_t *v, uint64_t most)
 {
-    const json_t *first = json_array_get(v, 0), *end = json_array_get(v, 1);
+    uint64_t first, end;
 
-    return json_array_size(v) == 2 && is_number(first, most) && is_number(end, most) &&
-           json_integer_value(first) <= json_integer_value(end);
+    return json_array_size(v) == 2 && cart_json_whole(json_array_get(v, 0), most, &first) &&
+           cart_json_whole(json_array_get(v, 1), most, &end) && first <= end;
 }
 
 static bool is_choice(const json_t *v, const char *choices)
@@ -67,9 +61,11 @@ static bool all(const json_t *v, bool (*is)(const json_t *))
 
 static bool fits(const json_t *v, const struct cart_kind_field *f)
 {
+    uint64_t number;
+
     switch (f->type) {
     case CART_FIELD_NUMBER:
-        return is_number(v, f->most);
+        return cart_json_whole(v, f->most, &number);
     case CART_FIELD_REAL:
         return json_is_number(v);
     case CART_FIELD_BOOL:

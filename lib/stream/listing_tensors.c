@@ -139,14 +139,15 @@ static int parse_shape(struct cart_st_tensor *t, const json_t *line, const char 
         return r;
     t->rank = json_array_size(shape);
     if (t->rank > CART_ST_MAX_RANK)
-        return cart_err_set(err, CART_EFORMAT, "%s: shape: at most %d dimensions, found %zu", what,
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: shape: expected at most %d dimensions, found %zu", what,
                             CART_ST_MAX_RANK, t->rank);
     for (size_t i = 0; i < t->rank; i++) {
-        json_t *d = json_array_get(shape, i);
-        if (!json_is_integer(d) || json_integer_value(d) < 0)
-            return cart_err_set(err, CART_EFORMAT, "%s: shape: dimension %zu is not a whole number",
-                                what, i);
-        t->shape[i] = (size_t)json_integer_value(d);
+        uint64_t d;
+        if (!cart_json_whole(json_array_get(shape, i), SIZE_MAX, &d))
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: shape: dimension %zu: expected a whole number", what, i);
+        t->shape[i] = (size_t)d;
     }
     return 0;
 }
@@ -156,6 +157,7 @@ static int pack_tensor(struct packed *p, json_t *line, const char *what, struct 
 {
     size_t need = p->n + 1;
     const char *dtype;
+    char shown[40];
     json_t *data;
     int r, d;
 
@@ -175,7 +177,8 @@ static int pack_tensor(struct packed *p, json_t *line, const char *what, struct 
         (r = parse_shape(t, line, what, err)) < 0)
         return r;
     if ((d = cart_st_dtype_find(dtype)) < 0)
-        return cart_err_set(err, CART_EFORMAT, "%s: dtype: unknown", what);
+        return cart_err_set(err, CART_EFORMAT, "%s: dtype: expected one of safetensors, found %s",
+                            what, cart_err_escape(shown, sizeof shown, dtype, strlen(dtype)));
     t->dtype = (enum cart_st_dtype)d;
     if ((data = json_object_get(line, "data")) == NULL)
         return cart_err_set(err, CART_EFORMAT,

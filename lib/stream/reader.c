@@ -169,18 +169,17 @@ static int read_payload(struct cart_stream_reader *r, const struct cart_frame *f
 static int check_version(struct cart_stream_reader *r, struct cart_err *err)
 {
     json_t *v = json_object_get(r->head, "version");
-    json_t *major = json_array_get(v, 0), *minor = json_array_get(v, 1);
+    uint64_t major, minor;
 
-    if (json_array_size(v) != 2 || !json_is_integer(major) || !json_is_integer(minor) ||
-        json_integer_value(major) < 0 || json_integer_value(minor) < 0)
+    if (json_array_size(v) != 2 || !cart_json_whole(json_array_get(v, 0), INT64_MAX, &major) ||
+        !cart_json_whole(json_array_get(v, 1), INT64_MAX, &minor))
         return cart_err_set(err, CART_EFORMAT, "%s: HEAD: version: expected two numbers", r->name);
-    if (json_integer_value(major) != CART_STREAM_MAJOR)
+    if (major != CART_STREAM_MAJOR)
         return cart_err_set(err, CART_EFORMAT,
                             "%s: HEAD: format version: expected %d.x (this program writes %d.%d), "
-                            "found %lld.%lld",
+                            "found %llu.%llu",
                             r->name, CART_STREAM_MAJOR, CART_STREAM_MAJOR, CART_STREAM_MINOR,
-                            (long long)json_integer_value(major),
-                            (long long)json_integer_value(minor));
+                            (unsigned long long)major, (unsigned long long)minor);
     return 0;
 }
 

@@ -47,15 +47,16 @@ static int parse_shape(struct cart_st_tensor *t, json_t *shape, size_t *bytes, c
 {
     t->rank = json_array_size(shape);
     if (t->rank > CART_ST_MAX_RANK)
-        return cart_err_set(err, CART_EFORMAT, "%s: shape: at most %d dimensions, found %zu", path,
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: shape: expected at most %d dimensions, found %zu", path,
                             CART_ST_MAX_RANK, t->rank);
     *bytes = dtypes[t->dtype].size;
     for (size_t i = 0; i < t->rank; i++) {
-        json_t *d = json_array_get(shape, i);
-        if (!json_is_integer(d) || json_integer_value(d) < 0)
-            return cart_err_set(err, CART_EFORMAT, "%s: shape: dimension %zu is not a whole number",
-                                path, i);
-        t->shape[i] = (size_t)json_integer_value(d);
+        uint64_t d;
+        if (!cart_json_whole(json_array_get(shape, i), SIZE_MAX, &d))
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: shape: dimension %zu: expected a whole number", path, i);
+        t->shape[i] = (size_t)d;
         if (!cart_size_mul(*bytes, t->shape[i], bytes))
             return cart_err_set(err, CART_EFORMAT, "%s: shape: the byte count overflows", path);
     }
@@ -78,19 +79,20 @@ static int parse_entry(struct entry *e, json_t *v, size_t data_size, const char 
         return r;
     if ((d = cart_st_dtype_find(dtype)) < 0) {
         char shown[40];
-        return cart_err_set(err, CART_EFORMAT, "%s: unsupported dtype %s", path,
-                            cart_err_escape(shown, sizeof shown, dtype, strlen(dtype)));
+        return cart_err_set(err, CART_EFORMAT, "%s: dtype: expected one of safetensors, found %s",
+                            path, cart_err_escape(shown, sizeof shown, dtype, strlen(dtype)));
     }
     e->t.dtype = (enum cart_st_dtype)d;
     if ((r = parse_shape(&e->t, shape, &bytes, path, err)) < 0)
         return r;
-    json_t *o0 = json_array_get(offsets, 0), *o1 = json_array_get(offsets, 1);
-    if (json_array_size(offsets) != 2 || !json_is_integer(o0) || !json_is_integer(o1) ||
-        json_integer_value(o0) < 0 || json_integer_value(o1) < json_integer_value(o0))
+    uint64_t begin, end;
+    if (json_array_size(offsets) != 2 ||
+        !cart_json_whole(json_array_get(offsets, 0), SIZE_MAX, &begin) ||
+        !cart_json_whole(json_array_get(offsets, 1), SIZE_MAX, &end) || end < begin)
         return cart_err_set(err, CART_EFORMAT,
                             "%s: data_offsets: expected two rising whole numbers", path);
-    e->begin = (size_t)json_integer_value(o0);
-    e->end = (size_t)json_integer_value(o1);
+    e->begin = (size_t)begin;
+    e->end = (size_t)end;
     if (e->end - e->begin != bytes)
         return cart_err_set(err, CART_EFORMAT,
                             "%s: data_offsets: shape and dtype need %zu bytes, found %zu", path,
@@ -224,7 +226,7 @@ int cart_st_parse(struct cart_st *out, const void *bytes, size_t size, const cha
         n = n << 8 | p[i];
     if (n > MAX_HEADER)
         return cart_err_set(err, CART_EFORMAT,
-                            "%s: safetensors header: at most %u bytes, found %llu", what,
+                            "%s: safetensors header: expected at most %u bytes, found %llu", what,
                             MAX_HEADER, (unsigned long long)n);
     if (n > size - 8)
         return cart_err_set(err, CART_ETRUNC,

@@ -2,6 +2,7 @@
 
 #include "base/rng.h"
 #include "model/model.h"
+#include "study/sentence.h"
 #include "token/chat.h"
 
 #include <assert.h>
@@ -42,49 +43,53 @@ struct cart_plan {
 
 /* ---- marks ---- */
 
+/* Where the white space after the last sentence or line begins; SIZE_MAX within a sentence. */
 struct scan {
-    bool newline, space, terminator; /* since and at the last character that is no white space */
+    size_t fresh, at;
 };
 
-static void scan_bytes(struct scan *s, struct cart_text text)
+/* Goes on to byte end of text. */
+static void scan_to(struct scan *s, const struct cart_buf *text, size_t end)
 {
-    for (size_t i = 0; i < text.n; i++) {
-        unsigned char c = (unsigned char)text.data[i];
+    for (; s->at < end; s->at++) {
+        char c = text->data[s->at];
+        size_t after;
 
-        if (c == '\n') {
-            s->newline = true;
-        } else if (c == ' ' || c == '\t' || c == '\r') {
-            s->space = true;
-        } else if (s->terminator && !s->space &&
-                   (c == '"' || c == '\'' || c == ')' || c == ']' || c == '*')) {
-            continue; /* closes the sentence that has ended */
-        } else {
-            /* The ideographic full stop, E3 80 82, needs no space after it. */
-            bool wide = c == 0x82 && i >= 2 && (unsigned char)text.data[i - 1] == 0x80 &&
-                        (unsigned char)text.data[i - 2] == 0xE3;
-            s->terminator = c == '.' || c == '!' || c == '?' || wide;
-            s->newline = false;
-            s->space = wide;
-        }
+        if (c == '\n' && s->fresh == SIZE_MAX)
+            s->fresh = s->at + 1;
+        else if (cart_sentence_ends(text->data, text->len, s->at, &after))
+            s->fresh = after;
+        else if (!cart_sentence_space(c) && s->at >= s->fresh)
+            s->fresh = SIZE_MAX; /* what stands before closes the sentence that has ended */
     }
 }
 
-static void mark_document(unsigned char *marks, const struct cart_doc *doc,
-                          const struct cart_tokenizer *t)
+/* text is scratch. */
+static int mark_document(unsigned char *marks, const struct cart_doc *doc,
+                         const struct cart_tokenizer *t, struct cart_buf *text,
+                         struct cart_err *err)
 {
-    struct scan s = {true, false, false};
+    struct scan s = {0, 0};
+    size_t first = 0;
 
+    cart_buf_reset(text);
     for (size_t i = 0; i < doc->n; i++) {
-        struct cart_text text = cart_tokenizer_bytes(t, doc->tokens[i]);
-        unsigned char c = text.n > 0 ? (unsigned char)text.data[0] : 0;
-        bool blank = c == ' ' || c == '\n' || c == '\t' || c == '\r';
-
-        if ((c & 0xC0) != 0x80)
-            marks[i] |= MARK_CHAR;
-        if (s.newline || (s.terminator && (s.space || blank)))
-            marks[i] |= MARK_SENTENCE;
-        scan_bytes(&s, text);
+        struct cart_text token = cart_tokenizer_bytes(t, doc->tokens[i]);
+        int r = cart_buf_add(text, token.data, token.n, err);
+        if (r < 0)
+            return r;
     }
+    for (size_t i = 0; i < doc->n; i++) {
+        struct cart_text token = cart_tokenizer_bytes(t, doc->tokens[i]);
+
+        if (token.n == 0 || ((unsigned char)token.data[0] & 0xC0) != 0x80)
+            marks[i] |= MARK_CHAR;
+        scan_to(&s, text, first);
+        if (s.fresh <= first)
+            marks[i] |= MARK_SENTENCE;
+        first += token.n;
+    }
+    return 0;
 }
 
 static unsigned char mark_at(const struct cart_plan *p, size_t doc, size_t i)
@@ -254,13 +259,14 @@ int cart_plan_new(struct cart_plan **out, const struct cart_corpus *corpus,
     if (r < 0)
         return r;
     if (opt->chunk_min == 0 || opt->chunk_min > opt->chunk_max)
-        return cart_err_set(err, CART_EUSAGE, "chunk: expected 1 <= MIN <= MAX, given %zu:%zu",
+        return cart_err_set(err, CART_EUSAGE, "chunk: expected 1 <= MIN <= MAX, found %zu:%zu",
                             opt->chunk_min, opt->chunk_max);
     if (corpus->tokens == 0)
         return cart_err_set(err, CART_EFORMAT, "the corpus has no text");
     struct cart_plan *p = calloc(1, sizeof *p);
     if (p == NULL)
         return cart_err_memory(err, "a plan", sizeof *p);
+    struct cart_buf text = CART_BUF_INIT;
     size_t n_open;
     size_t n_close;
     cart_chat_system_open(chat, &n_open);
@@ -277,14 +283,18 @@ int cart_plan_new(struct cart_plan **out, const struct cart_corpus *corpus,
         goto out;
     }
     for (size_t i = 0; i < corpus->n_docs; i++)
-        mark_document(p->marks + corpus->docs[i].first, &corpus->docs[i], cart_model_tokenizer(m));
+        if ((r = mark_document(p->marks + corpus->docs[i].first, &corpus->docs[i],
+                               cart_model_tokenizer(m), &text, err)) < 0)
+            goto out;
     if ((r = check_fit(p, m, err)) < 0 || (r = keep_regions(p, err)) < 0 ||
         (r = collect_training(p, err)) < 0)
         goto out;
-    *out = p;
-    return 0;
 out:
-    cart_plan_free(p);
+    cart_buf_release(&text);
+    if (r < 0)
+        cart_plan_free(p);
+    else
+        *out = p;
     return r;
 }
 

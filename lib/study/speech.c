@@ -1,18 +1,14 @@
 #include "study/speech.h"
 
 #include "base/rng.h"
+#include "study/sentence.h"
 
 #include <string.h>
-
-static bool is_space(char c)
-{
-    return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\0';
-}
 
 bool cart_speech_blank(const char *text, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        if (!is_space(text[i]))
+        if (!cart_sentence_space(text[i]))
             return false;
     }
     return true;
@@ -35,9 +31,9 @@ static const char *const list_marks[] = {"-", "#", ">", "*", "\xE2\x80\xA2", NUL
 
 static struct cart_text trim(struct cart_text t)
 {
-    while (t.n > 0 && is_space(t.data[0]))
+    while (t.n > 0 && cart_sentence_space(t.data[0]))
         t = (struct cart_text){t.data + 1, t.n - 1};
-    while (t.n > 0 && is_space(t.data[t.n - 1]))
+    while (t.n > 0 && cart_sentence_space(t.data[t.n - 1]))
         t.n--;
     return t;
 }
@@ -48,7 +44,7 @@ static struct cart_text strip_marks(struct cart_text t)
     for (;;) {
         t = trim(t);
         size_t head = mark_length(t.data, t.n, false, list_marks);
-        if (head > 0 && head < t.n && is_space(t.data[head])) {
+        if (head > 0 && head < t.n && cart_sentence_space(t.data[head])) {
             t = (struct cart_text){t.data + head, t.n - head};
             continue;
         }
@@ -58,29 +54,6 @@ static struct cart_text strip_marks(struct cart_text t)
             return t;
         t = (struct cart_text){t.data + head, t.n - head - tail};
     }
-}
-
-/* Whether a sentence ends after byte i of text: . ! ? or the ideographic full stop, with closing
- * marks, before white space or the end. A full stop after a digit is taken for a number's or a
- * list's. *end is where the sentence ends. */
-static bool sentence_ends(const char *text, size_t n, size_t i, size_t *end)
-{
-    char c = text[i];
-    bool wide = c == '\x82' && i >= 2 && text[i - 1] == '\x80' && text[i - 2] == '\xE3';
-
-    if (c != '.' && c != '!' && c != '?' && !wide)
-        return false;
-    if (c == '.' && i > 0 && text[i - 1] >= '0' && text[i - 1] <= '9' && i + 1 < n &&
-        text[i + 1] != '\n')
-        return false;
-    size_t k = i + 1;
-    while (k < n && (text[k] == '"' || text[k] == '\'' || text[k] == ')' || text[k] == ']' ||
-                     text[k] == '*'))
-        k++;
-    if (!wide && k < n && !is_space(text[k]))
-        return false;
-    *end = k;
-    return true;
 }
 
 void cart_speech_clean_message(struct cart_buf *text, bool cut_short)
@@ -96,7 +69,7 @@ void cart_speech_clean_message(struct cart_buf *text, bool cut_short)
     }
     t = strip_marks(t);
     for (size_t i = 0; i < t.n; i++) {
-        if (sentence_ends(t.data, t.n, i, &end)) {
+        if (cart_sentence_ends(t.data, t.n, i, &end)) {
             last = end;
             if (t.data[i] == '?')
                 break;
@@ -142,12 +115,12 @@ static bool token_ends_sentence(const struct cart_tokenizer *t, const uint32_t *
     if (next.n > 0)
         window[m++] = next.data[0];
     for (size_t i = own; i > own - text.n; i--) {
-        if (is_space(window[i - 1]))
+        if (cart_sentence_space(window[i - 1]))
             continue;
         size_t mark = i;
         while (mark > 1 && strchr("\"')]*", window[mark - 1]) != NULL)
             mark--;
-        return sentence_ends(window, m, mark - 1, &end) && end >= i;
+        return cart_sentence_ends(window, m, mark - 1, &end) && end >= i;
     }
     return false;
 }
@@ -216,7 +189,7 @@ static int walk_visible(struct walk *w)
 {
     int c = walk_next(w);
 
-    while (c >= 0 && is_space((char)c))
+    while (c >= 0 && cart_sentence_space((char)c))
         c = walk_next(w);
     return c;
 }
@@ -316,7 +289,7 @@ static bool next_sentence(struct sentences *s, struct cart_text *out, bool *ende
     for (size_t i = s->at; i < s->n; i++) {
         size_t end = i + 1;
         if ((s->text[i] == '\n' && break_ends(s->text, s->n, i)) ||
-            sentence_ends(s->text, s->n, i, &end)) {
+            cart_sentence_ends(s->text, s->n, i, &end)) {
             *ended = true;
             s->at = end;
             *out = (struct cart_text){s->text + first, end - first};
@@ -333,7 +306,7 @@ static size_t count_words(struct cart_text t)
     size_t words = 0;
 
     for (size_t i = 0; i < t.n; i++)
-        words += !is_space(t.data[i]) && (i == 0 || is_space(t.data[i - 1]));
+        words += !cart_sentence_space(t.data[i]) && (i == 0 || cart_sentence_space(t.data[i - 1]));
     return words;
 }
 
@@ -343,7 +316,7 @@ static struct cart_text shorten(struct cart_text t, size_t max)
     if (t.n <= max)
         return t;
     size_t k = max;
-    while (k > 0 && !is_space(t.data[k]))
+    while (k > 0 && !cart_sentence_space(t.data[k]))
         k--;
     if (k == 0) {
         k = max;
@@ -369,7 +342,8 @@ static struct cart_text opening(struct cart_text t, size_t words)
         words = total / 2;
     size_t seen = 0;
     for (size_t i = 0; i < t.n; i++) {
-        bool begins = !is_space(t.data[i]) && (i == 0 || is_space(t.data[i - 1]));
+        bool begins =
+            !cart_sentence_space(t.data[i]) && (i == 0 || cart_sentence_space(t.data[i - 1]));
         if (begins && seen++ == words)
             return trim((struct cart_text){t.data, i});
     }

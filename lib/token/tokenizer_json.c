@@ -142,8 +142,8 @@ static int take_id(const struct reader *rd, const json_t *v, const char *token, 
                    struct cart_err *err)
 {
     char shown[64];
-    json_int_t i = json_integer_value(v);
-    if (!json_is_integer(v) || i < 0 || (uint64_t)i >= rd->out->src.n_tokens)
+    uint64_t i;
+    if (rd->out->src.n_tokens == 0 || !cart_json_whole(v, rd->out->src.n_tokens - 1, &i))
         return cart_err_set(err, CART_EFORMAT,
                             "%s: token '%s': expected an id below %zu, the rows of the embedding",
                             rd->what, cart_err_escape(shown, sizeof shown, token, strlen(token)),

@@ -128,6 +128,30 @@ static void test_chunks(void **state)
     release_text(&t);
 }
 
+/* The full stop of a number or of a list's item ends no sentence, for chunks as for answers: chunks
+ * begin there only where the text does. */
+static void test_numbers_end_no_sentence(void **state)
+{
+    (void)state;
+    static const size_t repeat[] = {60};
+    const char *const docs[] = {"in 1921. and 17. then 4. more of these words "};
+    struct cart_err err = {0};
+    struct text t;
+    struct cart_plan *p;
+    struct cart_plan_options o = options(20, 60, 0);
+
+    make_text(&t, docs, repeat, 1);
+    need(cart_plan_new(&p, &t.corpus, model, &o, &err), &err);
+    for (uint64_t n = 0; n < 100; n++) {
+        struct cart_plan_item item;
+        cart_plan_at(p, n, &item);
+        assert_int_equal(item.starts_clean, item.chunk.first == 0);
+        assert_int_equal(item.ends_clean, item.chunk.end == t.docs[0].n);
+    }
+    cart_plan_free(p);
+    release_text(&t);
+}
+
 static void test_even_at_every_prefix(void **state)
 {
     (void)state;
@@ -419,10 +443,15 @@ int main(void)
 {
     struct cart_err err = {0};
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chunks),        cmocka_unit_test(test_even_at_every_prefix),
-        cmocka_unit_test(test_small_corpora), cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_answers),       cmocka_unit_test(test_loops),
-        cmocka_unit_test(test_recitals),      cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_numbers_end_no_sentence),
+        cmocka_unit_test(test_even_at_every_prefix),
+        cmocka_unit_test(test_small_corpora),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_loops),
+        cmocka_unit_test(test_recitals),
+        cmocka_unit_test(test_weights),
         cmocka_unit_test(test_conversations),
     };
 
