@@ -5,44 +5,53 @@
 
 static volatile sig_atomic_t arrived; /* the signal, 0 if none */
 
+/* The two signals, and what they did before they were caught: the default, or the jobserver's. */
+static struct caught {
+    int sig;
+    struct sigaction before;
+} caught[] = {{.sig = SIGINT}, {.sig = SIGTERM}};
+
+/* The second signal, of either kind, meets what was there before, and kills at once. */
 static void note(int sig)
 {
     arrived = sig;
-    /* The second signal, of either kind, meets the default action and kills at once. */
-    signal(SIGINT, SIG_DFL);
-    signal(SIGTERM, SIG_DFL);
+    for (size_t i = 0; i < sizeof caught / sizeof *caught; i++)
+        sigaction(caught[i].sig, &caught[i].before, NULL);
 }
 
 /* A signal that is ignored, as INT is for background jobs of a shell and under nohup, stays
  * ignored. */
-static void catch_unless_ignored(int sig)
+static void catch_unless_ignored(struct caught *c)
 {
     struct sigaction sa;
-    if (sigaction(sig, NULL, &sa) < 0 || sa.sa_handler == SIG_IGN)
+    if (sigaction(c->sig, NULL, &sa) < 0 || sa.sa_handler == note)
+        return;
+    c->before = sa;
+    if (sa.sa_handler == SIG_IGN)
         return;
     memset(&sa, 0, sizeof sa);
     sa.sa_handler = note;
     sigemptyset(&sa.sa_mask);
-    sigaction(sig, &sa, NULL);
+    sigaction(c->sig, &sa, NULL);
 }
 
 void cart_interrupt_install(void)
 {
-    catch_unless_ignored(SIGINT);
-    catch_unless_ignored(SIGTERM);
+    catch_unless_ignored(&caught[0]);
+    catch_unless_ignored(&caught[1]);
 }
 
-static void release(int sig)
+static void release(const struct caught *c)
 {
     struct sigaction sa;
-    if (sigaction(sig, NULL, &sa) == 0 && sa.sa_handler == note)
-        signal(sig, SIG_DFL);
+    if (sigaction(c->sig, NULL, &sa) == 0 && sa.sa_handler == note)
+        sigaction(c->sig, &c->before, NULL);
 }
 
 void cart_interrupt_release(void)
 {
-    release(SIGINT);
-    release(SIGTERM);
+    release(&caught[0]);
+    release(&caught[1]);
 }
 
 bool cart_interrupted(void)
@@ -55,6 +64,6 @@ void cart_interrupt_die(void)
     int sig = arrived;
     if (sig == 0)
         return;
-    signal(sig, SIG_DFL);
+    cart_interrupt_release();
     raise(sig);
 }

@@ -10,7 +10,7 @@ void cart_interrupt_install(void); /* for tools with state to save; the others d
  * each kills at once, unless it is ignored. */
 void cart_interrupt_release(void);
 bool cart_interrupted(void);
-/* Restores the default action and raises the signal that came, so that the shell sees it; returns
+/* Restores the action of before and raises the signal that came, so that the shell sees it; returns
  * only if none came. */
 void cart_interrupt_die(void);
 

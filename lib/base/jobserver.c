@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,19 +12,43 @@
 #define MAX_TOKENS 1024
 
 static char tokens[MAX_TOKENS]; /* bytes taken, which must go back as they are */
-static size_t held;
+static volatile size_t held;
 static int back = -1; /* where they go */
 
-static void give_back(void)
+void cart_jobserver_release(void)
 {
-    size_t sent = 0;
-    while (sent < held) {
-        ssize_t n = write(back, tokens + sent, held - sent);
-        if (n < 0 && errno != EINTR)
-            return;
-        sent += n > 0 ? (size_t)n : 0;
+    int e = errno;
+    while (held > 0) {
+        size_t last = --held; /* never twice, if a signal comes between */
+        ssize_t n;
+        while ((n = write(back, tokens + last, 1)) < 0 && errno == EINTR)
+            continue;
+        if (n != 1)
+            break;
     }
-    held = 0;
+    errno = e;
+}
+
+static void release_and_die(int sig)
+{
+    cart_jobserver_release();
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+/* Make counts its tokens: those of a process that a signal ends have to go back as well. */
+static void release_when_killed(void)
+{
+    static const int sigs[] = {SIGHUP, SIGINT, SIGPIPE, SIGTERM};
+    struct sigaction sa;
+    for (size_t i = 0; i < sizeof sigs / sizeof *sigs; i++) {
+        if (sigaction(sigs[i], NULL, &sa) < 0 || sa.sa_handler != SIG_DFL)
+            continue;
+        memset(&sa, 0, sizeof sa);
+        sa.sa_handler = release_and_die;
+        sigemptyset(&sa.sa_mask);
+        sigaction(sigs[i], &sa, NULL);
+    }
 }
 
 /* The last --jobserver-auth (or, before make 4.2, --jobserver-fds) of MAKEFLAGS; NULL if there is
@@ -77,7 +102,8 @@ size_t cart_jobserver_acquire(size_t want)
     int in;
     if (!open_ends(auth, &in))
         return 1;
-    atexit(give_back);
+    atexit(cart_jobserver_release);
+    release_when_killed();
     while (held + 1 < want && held < MAX_TOKENS) {
         ssize_t n = read(in, tokens + held, 1);
         if (n < 0 && errno == EINTR)

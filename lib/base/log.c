@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "base/io.h"
+#include "base/jobserver.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -52,7 +53,7 @@ void cart_log(enum cart_log_level level, const char *fmt, ...)
     line_open = false;
 }
 
-/* Nothing can go on without the bytes, and nothing but write and _exit may be called here. */
+/* Nothing can go on without the bytes, and only what is safe in a signal handler may be called. */
 static void on_short_map(int sig)
 {
     static const char text[] = ": a file became shorter while it was read\n";
@@ -60,6 +61,7 @@ static void on_short_map(int sig)
     ssize_t put = write(STDERR_FILENO, program_name, strlen(program_name));
     put = write(STDERR_FILENO, text, sizeof text - 1);
     (void)put;
+    cart_jobserver_release();
     _exit(5);
 }
 

@@ -99,6 +99,26 @@ EOF
     cart_must_fail 1 grep -i internal log
 }
 
+@test "a tool that a signal ends gives back the tokens of make's jobserver" {
+    cart_need_tool make
+    cart_tiny llama_tied
+    mkfifo never
+    exec 9<> never
+    # One tool that saves its state at a signal, and one that does not.
+    cat > Makefile <<'EOF'
+all: teacher eval
+teacher eval: ; +-timeout -s $(SIGNAL) 0.5 cart-$@ < never > /dev/null; echo "$$?"
+EOF
+    export CART_TRACE=$PWD/trace
+    for signal in TERM HUP PIPE; do
+        make -s -j6 SIGNAL=$signal >> log 2>&1 9>&-
+    done
+    exec 9>&-
+    cart_equal 6 "$(grep -c '^124$' log)" 'tools ended by timeout'
+    jq -e -s 'map(select(.event == "start" and .jobs > 1)) | length > 0' trace
+    cart_must_fail 1 grep -i internal log
+}
+
 @test "no model named: every tool that needs one says how, with status 2" {
     unset CART_MODEL
     for f in "$CART_ROOT"/tools/cart-*.c; do
