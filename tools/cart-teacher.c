@@ -156,9 +156,11 @@ static int teach(struct work *w, struct cart_record *rec, int r, struct cart_err
             break;
         }
         done++;
-        if (c.n < w->stage.next_n) {
+        if ((s = cart_stage_skip(&w->stage, &c, err)) == 1)
             cart_progress_skip(&w->progress, done);
-        } else if ((s = cart_teacher_push(w->teacher, &c, err)) < 0) {
+        else if (s == 0)
+            s = cart_teacher_push(w->teacher, &c, err);
+        if (s < 0) {
             r = s;
             break;
         }
@@ -169,7 +171,7 @@ static int teach(struct work *w, struct cart_record *rec, int r, struct cart_err
             break;
         }
     }
-    if (r == 0)
+    if (r == 0 && (r = cart_stage_skip(&w->stage, NULL, err)) == 0)
         r = cart_teacher_flush(w->teacher, err);
     cart_progress_end(&w->progress);
     cart_conversation_release(&c);

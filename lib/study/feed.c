@@ -277,6 +277,7 @@ void cart_feed_tell(const struct cart_feed *f, struct cart_feed_mark *mark)
     unsigned char digest[16];
     mark->taken = f->taken;
     mark->read = f->n;
+    mark->ended = f->at_end;
     cart_hash_final(f->hash, digest);
     cart_hex(mark->digest, digest, sizeof digest);
 }
@@ -295,6 +296,14 @@ int cart_feed_seek(struct cart_feed *f, const struct cart_feed_mark *mark, struc
             err, CART_EMATCH,
             "%s: another stream: the first %llu training conversations have digest %s, expected %s",
             cart_stream_name(f->in), (unsigned long long)here.read, here.digest, mark->digest);
+    /* The shuffles that the run went by are of all the stream that it knew. */
+    if (mark->ended && (r = cart_feed_finish(f, err)) < 0)
+        return r;
+    if (mark->ended && f->n != mark->read)
+        return cart_err_set(
+            err, CART_EMATCH,
+            "%s: another stream: it was whole with %llu training conversations, found %zu",
+            cart_stream_name(f->in), (unsigned long long)mark->read, f->n);
     f->taken = mark->taken;
     return 0;
 }

@@ -40,9 +40,11 @@ int cart_feed_next(struct cart_feed *f, struct cart_conversation *c,
 /* Reads on to END (spooling), so that everything after it may be published. */
 int cart_feed_finish(struct cart_feed *f, struct cart_err *err) CART_MUST_USE;
 
-/* Where the sequence stands: conversations taken, records read, and the digest of those records. */
+/* Where the sequence stands: conversations taken, records read, whether END was, and the digest of
+ * those records. */
 struct cart_feed_mark {
     uint64_t taken, read;
+    bool ended;
     char digest[33];
 };
 void cart_feed_tell(const struct cart_feed *f, struct cart_feed_mark *mark);

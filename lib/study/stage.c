@@ -1,9 +1,21 @@
 #include "study/stage.h"
 
+#include "base/hash.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+static int digest(struct cart_stage *s, const struct cart_conversation *c,
+                  struct cart_stage_digest *out, struct cart_err *err)
+{
+    cart_buf_reset(&s->payload);
+    int r = cart_conversation_build(&s->payload, c, false, err);
+    if (r == 0)
+        cart_hash_bytes(s->payload.data, s->payload.len, out->bytes);
+    return r;
+}
 
 /* Takes in one record of FILE.part: the documents must be this run's, the conversations must
  * ascend. */
@@ -25,6 +37,10 @@ static int replay(void *ctx, const struct cart_record *rec, struct cart_err *err
         return r;
     if ((r = cart_conversation_follow(&s->order, &s->scratch, s->part, err)) < 0)
         return r;
+    if ((r = cart_array_reserve(&s->kept, &s->kept_cap, s->n_kept + 1, sizeof *s->kept, err)) < 0 ||
+        (r = digest(s, &s->scratch, &s->kept[s->n_kept], err)) < 0)
+        return r;
+    s->n_kept++;
     s->next_n = s->scratch.n + 1;
     s->conversations++;
     return 0;
@@ -76,6 +92,28 @@ int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, 
     return r;
 }
 
+int cart_stage_skip(struct cart_stage *s, const struct cart_conversation *c, struct cart_err *err)
+{
+    struct cart_stage_digest own;
+    int r;
+
+    if (s->skipped == s->n_kept)
+        return 0;
+    if (c == NULL)
+        return cart_err_set(
+            err, CART_EMATCH,
+            "%s: it was begun with other conversations: it holds %zu, and the input %zu", s->part,
+            s->n_kept, s->skipped);
+    if ((r = digest(s, c, &own, err)) < 0)
+        return r;
+    if (memcmp(own.bytes, s->kept[s->skipped].bytes, sizeof own.bytes) != 0)
+        return cart_err_set(err, CART_EMATCH,
+                            "%s: it was begun with other conversations: conversation %llu differs",
+                            s->part, (unsigned long long)c->n);
+    s->skipped++;
+    return 1;
+}
+
 int cart_stage_write(struct cart_stage *s, const struct cart_conversation *c, struct cart_err *err)
 {
     int r;
@@ -96,6 +134,7 @@ static void release(struct cart_stage *s)
         close(s->fd);
     free(s->path);
     free(s->part);
+    free(s->kept);
     cart_conversation_release(&s->scratch);
     cart_buf_release(&s->payload);
     memset(s, 0, sizeof *s);

@@ -7,6 +7,10 @@
 #include "study/conversation.h"
 #include "study/corpus.h"
 
+struct cart_stage_digest {
+    unsigned char bytes[16];
+};
+
 struct cart_stage {
     struct cart_stream_writer *w;
     struct cart_output out; /* standard output; unused with a file */
@@ -15,7 +19,9 @@ struct cart_stage {
     bool resumed; /* FILE.part was there and was to be gone on with */
     /* What FILE.part held already. */
     size_t docs, conversations;
-    uint64_t next_n; /* one more than the last conversation's n; 0 without one */
+    uint64_t next_n;                /* one more than the last conversation's n; 0 without one */
+    struct cart_stage_digest *kept; /* [n_kept] of its conversations without their targets */
+    size_t n_kept, kept_cap, skipped;
     /* During the call that replays FILE.part. */
     const struct cart_corpus *corpus;
     struct cart_conversation_order order;
@@ -29,6 +35,12 @@ struct cart_stage {
  * Writes the documents that are not there yet. */
 int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, int level,
                     bool resume, const struct cart_corpus *corpus,
+                    struct cart_err *err) CART_MUST_USE;
+
+/* For a stage that makes each of its input's conversations into one of its own: 1 where FILE.part
+ * already holds the next one, c, 0 where all that it holds were skipped. CART_EMATCH: it holds
+ * another in c's place, or (c NULL: the input has ended) more than the input. */
+int cart_stage_skip(struct cart_stage *s, const struct cart_conversation *c,
                     struct cart_err *err) CART_MUST_USE;
 
 /* One conversation, as TARG where it has targets. */

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define STATE_VERSION "2"
+#define STATE_VERSION "3"
 #define SUM_OF "cart.sum." /* before the name of a tensor */
 
 static struct cart_st_tensor tensor(const char *name, enum cart_st_dtype dtype, const void *data,
@@ -57,10 +57,10 @@ static int metadata_of(json_t **out, const struct cart_train_state *s, const jso
     int r = cart_json_dump(identity, &text, err);
     if (r < 0)
         goto out;
-    m = json_pack("{s:s, s:o, s:o, s:o, s:s, s:s%}", "cart.optimizer", STATE_VERSION, "cart.step",
-                  number(s->step), "cart.taken", number(s->mark.taken), "cart.read",
-                  number(s->mark.read), "cart.digest", s->mark.digest, "cart.identity", text.data,
-                  text.len);
+    m = json_pack("{s:s, s:o, s:o, s:o, s:o, s:s, s:s%}", "cart.optimizer", STATE_VERSION,
+                  "cart.step", number(s->step), "cart.taken", number(s->mark.taken), "cart.read",
+                  number(s->mark.read), "cart.ended", number(s->mark.ended), "cart.digest",
+                  s->mark.digest, "cart.identity", text.data, text.len);
     if (!m)
         r = cart_err_memory(err, "state", text.len);
     for (size_t i = 0; i < n && r == 0; i++) {
@@ -189,6 +189,7 @@ static int load_parsed(const struct cart_st *st, struct cart_trainable *t,
     const char *digest = json_string_value(json_object_get(st->metadata, "cart.digest"));
     const struct cart_st_tensor *lines;
     json_t *old = NULL;
+    uint64_t ended;
     if (!version || !then || !digest || strlen(digest) != 32)
         return cart_err_set(err, CART_EFORMAT, "%s: not the state of a training run", what);
     if (strcmp(version, STATE_VERSION) != 0)
@@ -207,12 +208,14 @@ static int load_parsed(const struct cart_st *st, struct cart_trainable *t,
     if ((r = get_number(st->metadata, "cart.step", &s->step, err)) < 0 ||
         (r = get_number(st->metadata, "cart.taken", &s->mark.taken, err)) < 0 ||
         (r = get_number(st->metadata, "cart.read", &s->mark.read, err)) < 0 ||
+        (r = get_number(st->metadata, "cart.ended", &ended, err)) < 0 ||
         (r = get_floats(st, "moment1", t->m, t->n, what, err)) < 0 ||
         (r = get_floats(st, "moment2", t->v, t->n, what, err)) < 0 ||
         (r = get_floats(st, "rows", t->x, t->n, what, err)) < 0 ||
         (r = get_floats(st, "sink", t->sink, t->n_sink, what, err)) < 0 ||
         (r = cart_st_expect(st, "metrics", CART_ST_U8, 1, &lines, what, err)) < 0)
         return r;
+    s->mark.ended = ended != 0;
     return lines->bytes ? cart_buf_add(&s->metrics, lines->data, lines->bytes, err) : 0;
 }
 

@@ -65,6 +65,27 @@ records() {
     [ -e y.targets.part ]
 }
 
+@test "FILE.part of other conversations is not gone on with" {
+    cart-teacher -q -o x.targets x.conv
+    head -c $(($(stat -c %s x.targets) * 60 / 100)) x.targets >half
+    cart-view x.conv >x.jsonl
+    # The same HEAD and documents: an answer's last token is another, a conversation is missing, or all but the first.
+    jq -c 'if .record == "conv" and .n == 2 then .ids[-1] = 5 else . end' x.jsonl | cart-view -q --pack -o edited.conv -
+    jq -c 'select(.record != "conv" or .n != 2)' x.jsonl | cart-view -q --pack -o without.conv -
+    jq -c 'select(.record != "conv" or .n < 1)' x.jsonl | cart-view -q --pack -o few.conv -
+    for f in edited without few; do
+        cp half y.targets.part
+        cart_must_fail 4 cart-teacher -q --resume -o y.targets $f.conv 2>$f.log
+        [ ! -e y.targets ]
+    done
+    # What was done stays, for the input that it was done of.
+    cart-teacher -q --resume -o y.targets x.conv
+    cmp x.targets y.targets
+    cart_has edited.log 'y.targets.part: it was begun with other conversations: conversation 2 differs'
+    cart_has without.log 'y.targets.part: it was begun with other conversations: conversation 3 differs'
+    cart_has few.log 'and the input 1'
+}
+
 @test "cut, foreign and mismatched input leave no output" {
     size=$(stat -c %s x.conv)
     for part in 1 30 70 99; do

@@ -297,6 +297,21 @@ setup() {
     cmp want.safetensors r
 }
 
+@test "a run that knew the whole stream goes on with no longer one" {
+    cart_need_tool jq
+    cart-view c.targets | jq -c 'select(.record != "targ" or .n < 26)' | cart-view -q --pack -o short.targets -
+    cart-train -q -p 48 --steps 300 -o w short.targets
+    cart-train -q -p 48 --steps 300 --save-every 1 --metrics r.jsonl -o r short.targets &
+    pid=$!
+    until [ "$(grep -c train r.jsonl.part 2> /dev/null)" -gt 12 ] 2> /dev/null || ! kill -0 $pid 2> /dev/null; do :; done
+    kill -9 $pid
+    wait $pid 2> /dev/null || true
+    cart_must_fail 4 cart-train -q -p 48 --steps 300 --resume -o r c.targets 2> err
+    cart_has err 'c.targets: another stream: it was whole with 22 training conversations, found 24'
+    cart-train -q -p 48 --steps 300 --resume -o r short.targets
+    cmp w r
+}
+
 @test "a stream that breaks off leaves a state, not a cartridge" {
     size=$(wc -c < c.targets)
     head -c $((size * 3 / 4)) c.targets | cart_must_fail 3 cart-train -q -p 48 --steps 10 -o r 2> err

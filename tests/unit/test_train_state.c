@@ -43,7 +43,7 @@ static void save(struct cart_buf *bytes)
 {
     static char lines[] = "{\"step\":12}\n";
     struct cart_trainable t;
-    struct cart_train_state s = {.step = 12, .mark = {.taken = 48, .read = 30}};
+    struct cart_train_state s = {.step = 12, .mark = {.taken = 48, .read = 30, .ended = true}};
     s.metrics = (struct cart_buf){lines, sizeof lines - 1, sizeof lines};
     memset(s.mark.digest, 'a', sizeof s.mark.digest - 1);
     need(cart_trainable_init(&t, model, P, 1, &err));
@@ -73,6 +73,7 @@ static void comes_back(void **state)
     assert_int_equal(s.step, 12);
     assert_int_equal(s.mark.taken, 48);
     assert_int_equal(s.mark.read, 30);
+    assert_true(s.mark.ended);
     assert_string_equal(s.metrics.data, "{\"step\":12}\n");
     assert_memory_equal(t.x, want.x, t.n * sizeof *t.x);
     assert_memory_equal(t.m, want.m, t.n * sizeof *t.m);
