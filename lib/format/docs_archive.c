@@ -56,7 +56,8 @@ static la_int64_t on_seek(struct archive *reader, void *ctx, la_int64_t offset, 
     off_t at = lseek(a->from->fd, (off_t)offset, whence);
 
     if (at < 0) {
-        archive_set_error(reader, errno, "seeking");
+        cart_err_sys(&a->from_err, "%s: seeking", a->from->shown);
+        archive_set_error(reader, EIO, "%s", a->from_err.msg);
         return ARCHIVE_FATAL;
     }
     cart_source_reset(a->from);

@@ -17,6 +17,8 @@ setup_file() {
     printf '{"id": "one", "text": "The lid is copper."}\n{"text": "The kettle boils."}\n' > docs/b.jsonl
     printf '{"messages": [{"role": "user", "content": "How long?"}, {"role": "assistant", "content": "Long."}]}\n' > chat.jsonl
     tar -czf docs/c.tar.gz docs/a.txt docs/b.jsonl
+    tar -cjf docs/d.tar.bz2 docs/a.txt
+    ! command -v python3 > /dev/null || python3 -c 'import zipfile; zipfile.ZipFile("docs/e.zip", "w").write("docs/b.jsonl")'
     cart-tokenize -q -o c.tokens docs/a.txt
     cart-selfstudy -q -n 4 --held-out 2 --max-a 8 --max-q 6 --chunk 32:64 --context chunk -o c.conv c.tokens
     cart-teacher -q -o c.targets c.conv
