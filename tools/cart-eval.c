@@ -41,6 +41,9 @@ static int write_report(const struct options *o, const struct cart_eval *e, stru
     }
     if (r == 0 && (r = cart_io_write(out->fd, text.data, text.len, "report", err)) == 0)
         r = cart_output_commit(out, err);
+    if (r == 0 && e->other_corpus > 0)
+        cart_log(CART_LOG_WARNING, "%zu cartridge%s of another corpus than the stream's",
+                 e->other_corpus, CART_S(e->other_corpus));
     if (r == 0)
         cart_log_wrote(o->common.output, "%zu student%s", e->n, CART_S(e->n));
     json_decref(json);

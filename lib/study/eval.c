@@ -26,6 +26,7 @@ struct eval_run {
     const struct cart_eval_options *opt;
     struct cart_pool *pool;
     struct cart_corpus corpus;
+    char digest[33]; /* of corpus */
     struct cart_conversation_order order;
     struct cart_conversation **convs;
     size_t n, cap;
@@ -85,7 +86,7 @@ static int read_stream(struct eval_run *e, const char *input, struct cart_err *e
     if (r == 0 && e->n == 0)
         r = cart_err_set(err, CART_EFORMAT, "%s: no conversation to judge by", name);
     cart_stream_close(in);
-    return r;
+    return r < 0 ? r : cart_corpus_digest(&e->corpus, e->digest, err);
 }
 
 static int prepare(struct eval_run *e, struct cart_err *err)
@@ -342,6 +343,14 @@ static int run_cut(struct eval_run *e, const struct cart_chat *chat, size_t p, s
     return r;
 }
 
+/* Whether c says that it was made of another corpus than the stream's, which then cannot give its
+ * first rows again. */
+static bool of_other_corpus(const struct eval_run *e, const struct cart_cartridge *c)
+{
+    const char *corpus = json_string_value(json_object_get(c->metadata, "cart.corpus"));
+    return corpus && strcmp(corpus, e->digest) != 0;
+}
+
 static int run_untrained(struct eval_run *e, const struct cart_cartridge *c, struct cart_err *err)
 {
     const char *text = json_string_value(json_object_get(c->metadata, "cart.recipe"));
@@ -350,6 +359,8 @@ static int run_untrained(struct eval_run *e, const struct cart_cartridge *c, str
     struct cart_err why;
     int r = text ? cart_json_parse(&recipe, text, strlen(text), "cart.recipe", &why)
                  : cart_err_set(&why, CART_EMATCH, "the file has no recipe");
+    if (r == 0 && of_other_corpus(e, c))
+        r = cart_err_set(&why, CART_EMATCH, "it was made of another corpus than the stream's");
     if (r == 0)
         r = cart_init_remake(&init, e->m, recipe, &e->corpus, e->pool, &why);
     if (r == CART_EMATCH || r == CART_EUSAGE || r == CART_EFORMAT) {
@@ -379,7 +390,7 @@ static int run_untrained(struct eval_run *e, const struct cart_cartridge *c, str
     return r;
 }
 
-/* 1 where both have one recipe of rows: the first cartridge already has its untrained arm. Else 0;
+/* 1 where both have one recipe of rows over one corpus: the first cartridge already has its untrained arm. Else 0;
  * CART_ESYS: no memory. */
 static int same_start(const struct cart_cartridge *a, const struct cart_cartridge *b,
                       struct cart_err *err)
@@ -389,7 +400,10 @@ static int same_start(const struct cart_cartridge *a, const struct cart_cartridg
     const char *tb = json_string_value(json_object_get(b->metadata, "cart.recipe"));
     json_t *ra = NULL, *rb = NULL;
     struct cart_err why = {0};
-    bool same = ta && tb && cart_json_parse(&ra, ta, strlen(ta), a->path, &why) == 0 &&
+    const json_t *ca = json_object_get(a->metadata, "cart.corpus");
+    const json_t *cb = json_object_get(b->metadata, "cart.corpus");
+    bool same = ta && tb && ((!ca && !cb) || json_equal(ca, cb)) &&
+                cart_json_parse(&ra, ta, strlen(ta), a->path, &why) == 0 &&
                 cart_json_parse(&rb, tb, strlen(tb), b->path, &why) == 0;
     for (size_t i = 0; i < CART_COUNTOF(keys) && same; i++) {
         const json_t *x = json_object_get(ra, keys[i]), *y = json_object_get(rb, keys[i]);
@@ -412,6 +426,7 @@ static int run_arms(struct eval_run *e, struct cart_err *err)
     for (size_t i = 0; i < o->n_cartridges && r == 0; i++)
         r = run_cut(e, chat, o->cartridges[i]->p, err);
     for (size_t i = 0; i < o->n_cartridges && r == 0; i++) {
+        e->out->other_corpus += of_other_corpus(e, o->cartridges[i]);
         for (size_t k = 0; k < i && r == 0; k++)
             r = same_start(o->cartridges[k], o->cartridges[i], err);
         r = r == 0 ? run_untrained(e, o->cartridges[i], err) : r < 0 ? r : 0;

@@ -47,6 +47,7 @@ struct cart_eval {
     size_t conversations, tokens; /* supervised tokens */
     bool held_out; /* the conversations are the held-out ones; else all of the stream */
     size_t questions, within, beyond, unlocated, opening; /* opening: tokens that count as within */
+    size_t other_corpus; /* cartridges made of another corpus than the stream's */
     uint64_t seed;
     struct cart_buf notes; /* lines about arms that are missing, and why */
 };

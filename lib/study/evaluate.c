@@ -3,6 +3,7 @@
 #include "base/buf.h"
 #include "study/target_batch.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -131,6 +132,11 @@ static int targets_batch(struct cart_evaluator *e, const struct cart_kv_part *co
         memset(&sums[i], 0, sizeof sums[i]);
         cart_target_sum(&sums[i], e->rows + row, convs[i]->R);
         row += convs[i]->R;
+        /* Finite rows may be so large that what they give is not. */
+        if (!isfinite(sums[i].ce) || !isfinite(sums[i].kl))
+            return cart_err_set(err, CART_EFORMAT,
+                                "conversation %llu: the loss is not a finite number",
+                                (unsigned long long)convs[i]->n);
     }
     return 0;
 }
@@ -180,6 +186,9 @@ static int scores_batch(struct cart_evaluator *e, const struct cart_kv_part *con
         scores[i].sum = 0.0;
         for (size_t k = 0; k < scores[i].n_scored; k++)
             scores[i].sum += e->logprobs[row++];
+        if (!isfinite(scores[i].sum))
+            return cart_err_set(err, CART_EFORMAT,
+                                "the log-probability of an answer is not a finite number");
     }
     return 0;
 }

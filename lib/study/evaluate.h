@@ -16,7 +16,8 @@ void cart_evaluator_free(struct cart_evaluator *e);
 /* What one takes while it runs, where the longest conversation or text has `longest` tokens. */
 size_t cart_evaluator_bytes(const struct cart_model *m, size_t tokens, size_t longest);
 
-/* sums [n]: each conversation's, overwritten. parts [n_parts] stand before every conversation. */
+/* sums [n]: each conversation's, overwritten. parts [n_parts] stand before every conversation.
+ * CART_EFORMAT: what the rows give is not a finite number; also of the scores below. */
 int cart_evaluator_targets(struct cart_evaluator *e, const struct cart_kv_part *const *parts,
                            size_t n_parts, const struct cart_conversation *const *convs, size_t n,
                            struct cart_distill_sums *sums, struct cart_pool *pool,

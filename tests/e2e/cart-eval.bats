@@ -183,6 +183,33 @@ arm() {
     cart_has out 'untrained: left out for k.safetensors: its first rows: kernels: expected exact, found blas'
 }
 
+@test "the first rows of a cartridge of another corpus are not made of this one" {
+    cart_need_tool jq
+    cart_study_text | tac > d.txt
+    cart-tokenize -q -o d.tokens d.txt
+    cart-init -q -p 48 -o d.safetensors d.tokens
+    cart-eval -c d.safetensors -c start.safetensors --json c.targets > out.json 2> err
+    cart_equal 'bare,whole text,text 48,untrained,d.safetensors,start.safetensors' \
+        "$(jq -r '[.arms[].name] | join(",")' out.json)" students
+    cart_equal "$(arm start.safetensors .kl)" "$(arm untrained .kl)" KL
+    cart_has out.json "untrained: left out for d.safetensors: it was made of another corpus than the stream's"
+    cart_has err "cart-eval: warning: 1 cartridge of another corpus than the stream's"
+}
+
+@test "rows so large that nothing finite comes of them" {
+    cart_need_tool jq
+    cart-view --data start.safetensors | jq -c 'if .name == "layers.0.v" then .data |= map(map(map(3e38)))
+        elif .metadata then .metadata = {} else . end' | cart-view --pack -o huge.safetensors -
+    for how in '' --json; do
+        cart_must_fail 3 cart-eval $how -c huge.safetensors c.targets > out 2> err
+        cart_has err 'huge.safetensors: conversation 0: the loss is not a finite number'
+        [ ! -s out ]
+    done
+    cart_must_fail 3 cart-train -q -p 48 --init huge.safetensors --steps 2 -o no c.targets 2> err
+    cart_has err 'held-out conversations: conversation 0: the loss is not a finite number'
+    [ ! -e no ]
+}
+
 @test "a full disk is reported" {
     cart_must_fail 5 sh -c 'cart-eval c.targets > /dev/full'
     cart_must_fail 5 cart-eval -o /dev/full c.targets
