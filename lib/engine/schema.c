@@ -1,24 +1,23 @@
 /* JSON schemas to grammars. Each schema becomes a rule, once, so that references may go in circles.
  */
+#include "engine/automaton_impl.h"
 #include "engine/schema_impl.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define DEPTH_MAX 64
 
 /* ---- places and complaints ---- */
 
 int cart_schema_complain(struct cart_schema *k, const char *key, const char *why)
 {
     char shown[96];
-    bool inside = k->path.len > 0, named = key[0] != '\0';
+    bool inside = k->path.len > 0;
 
-    return cart_err_set(k->err, CART_EFORMAT, "%s%s%s%s%s: %s", k->what,
-                        inside || named ? ": " : "", inside ? k->path.data : "",
-                        inside && named ? "." : "",
+    if (!inside && key[0] == '\0')
+        return cart_err_set(k->err, CART_EFORMAT, "%s: %s", k->what, why);
+    return cart_err_set(k->err, CART_EFORMAT, "%s: %s%s%s: %s", k->what, inside ? k->path.data : "",
+                        inside && key[0] != '\0' ? "." : "",
                         cart_err_escape(shown, sizeof shown, key, strlen(key)), why);
 }
 
@@ -27,10 +26,8 @@ int cart_schema_enter(struct cart_schema *k, const char *name, size_t *back)
     char shown[96];
 
     *back = k->path.len;
-    if (++k->depth > DEPTH_MAX) {
-        snprintf(shown, sizeof shown, "expected to be nested at most %d deep", DEPTH_MAX);
-        return cart_schema_complain(k, name, shown);
-    }
+    if (++k->depth > CART_SCHEMA_DEPTH_MAX)
+        return cart_schema_complain(k, name, "nested too deeply");
     return cart_buf_addf(&k->path, k->err, "%s%s", k->path.len > 0 ? "." : "",
                          cart_err_escape(shown, sizeof shown, name, strlen(name)));
 }
@@ -174,123 +171,7 @@ int cart_schema_types(struct cart_schema *k, const json_t *schema, int *types)
     return 0;
 }
 
-bool cart_schema_requires(const json_t *required, const char *name)
-{
-    const json_t *v;
-    size_t i;
-
-    json_array_foreach(required, i, v) {
-        if (cart_json_word(v) != NULL && strcmp(cart_json_word(v), name) == 0)
-            return true;
-    }
-    return false;
-}
-
 /* ---- alternatives and references ---- */
-
-/* The schema that a chain of references leads to, or NULL. */
-static const json_t *resolve(const struct cart_schema *k, const json_t *schema)
-{
-    for (int hops = 0; hops < DEPTH_MAX; hops++) {
-        const json_t *v = json_object_get(schema, "$ref");
-        const char *ref = cart_json_word(v);
-        if (v == NULL)
-            return schema;
-        if (ref == NULL || ref[0] != '#')
-            return NULL;
-        const json_t *at = k->root;
-        const char *p = ref + 1;
-        while (*p == '/' && at != NULL) {
-            char name[256];
-            size_t n = 0;
-            for (p++; *p != '\0' && *p != '/' && n + 1 < sizeof name; p++) {
-                bool escape = *p == '~' && (p[1] == '0' || p[1] == '1');
-                name[n++] = escape ? (p[1] == '0' ? '~' : '/') : *p;
-                p += escape;
-            }
-            name[n] = '\0';
-            char *end;
-            unsigned long index = strtoul(name, &end, 10);
-            at = json_is_array(at) ? (*end == '\0' && n > 0 ? json_array_get(at, index) : NULL)
-                                   : json_object_get(at, name);
-        }
-        if (*p != '\0')
-            return NULL;
-        schema = at;
-    }
-    return NULL;
-}
-
-static bool listed(const json_t *schema, const json_t *v)
-{
-    const json_t *one = json_object_get(schema, "const");
-    const json_t *list = json_object_get(schema, "enum");
-    size_t i;
-
-    if (one != NULL)
-        return json_equal(one, v);
-    json_array_foreach(list, i, one) {
-        if (json_equal(one, v))
-            return true;
-    }
-    return false;
-}
-
-/* Both name their values, and have none in common. */
-static bool constants_differ(const json_t *a, const json_t *b)
-{
-    const json_t *one = json_object_get(a, "const");
-    const json_t *list = json_object_get(a, "enum");
-    bool named = json_object_get(b, "const") != NULL || json_object_get(b, "enum") != NULL;
-    size_t i;
-
-    if (!named || (one == NULL && list == NULL))
-        return false;
-    if (one != NULL)
-        return !listed(b, one);
-    json_array_foreach(list, i, one) {
-        if (listed(b, one))
-            return false;
-    }
-    return true;
-}
-
-/* No value matches both, as far as types and constants tell. */
-static bool differ(struct cart_schema *k, const json_t *a, const json_t *b)
-{
-    int x = CART_TYPE_ALL;
-    int y = CART_TYPE_ALL;
-    const json_t *v;
-    size_t i;
-
-    a = resolve(k, a);
-    b = resolve(k, b);
-    if (a == NULL || b == NULL)
-        return false;
-    if (constants_differ(a, b))
-        return true;
-    struct cart_schema quiet = *k;
-    quiet.err = NULL;
-    if (cart_schema_types(&quiet, a, &x) < 0 || cart_schema_types(&quiet, b, &y) < 0)
-        return false;
-    x |= x & CART_TYPE_NUMBER ? CART_TYPE_INTEGER : 0;
-    y |= y & CART_TYPE_NUMBER ? CART_TYPE_INTEGER : 0;
-    if ((x & y) == 0)
-        return true;
-    json_array_foreach(json_object_get(a, "required"), i, v) {
-        const char *name = cart_json_word(v);
-        const json_t *p =
-            name != NULL ? json_object_get(json_object_get(a, "properties"), name) : NULL;
-        const json_t *q =
-            name != NULL ? json_object_get(json_object_get(b, "properties"), name) : NULL;
-        p = p != NULL ? resolve(k, p) : NULL;
-        q = q != NULL ? resolve(k, q) : NULL;
-        if (x == CART_TYPE_OBJECT && y == CART_TYPE_OBJECT && p != NULL && q != NULL &&
-            cart_schema_requires(json_object_get(b, "required"), name) && constants_differ(p, q))
-            return true;
-    }
-    return false;
-}
 
 static int alternatives(struct cart_schema *k, const json_t *schema, const char *key,
                         uint32_t *node)
@@ -306,14 +187,8 @@ static int alternatives(struct cart_schema *k, const json_t *schema, const char 
         return cart_schema_complain(k, key, "expected an array of schemas");
     if (strcmp(key, "allOf") == 0 && n > 1)
         return cart_schema_complain(k, key, "supported with one schema only");
-    for (size_t i = 0; strcmp(key, "oneOf") == 0 && i < n; i++) {
-        for (size_t j = i + 1; j < n; j++) {
-            if (!differ(k, json_array_get(list, i), json_array_get(list, j)))
-                return cart_schema_complain(
-                    k, key,
-                    "supported where the branches differ by type or by constants; use anyOf");
-        }
-    }
+    if (strcmp(key, "oneOf") == 0 && (r = cart_schema_exclusive(k, list)) < 0)
+        return r;
     if ((r = cart_schema_enter(k, key, &back)) < 0)
         return r;
     for (size_t i = 0; i < n && r == 0; i++) {
@@ -329,11 +204,11 @@ static int alternatives(struct cart_schema *k, const json_t *schema, const char 
 
 static int reference(struct cart_schema *k, const json_t *schema, uint32_t *node)
 {
-    const json_t *target = resolve(k, schema);
+    const json_t *target;
     uint32_t rule;
     int r = check_keys(k, schema, "$ref");
 
-    if (r < 0)
+    if (r < 0 || (r = cart_schema_resolve(k, schema, &target)) < 0)
         return r;
     if (target == NULL)
         return cart_schema_complain(
@@ -392,29 +267,64 @@ static int body(struct cart_schema *k, const json_t *schema, uint32_t *node)
     return by_types(k, schema, node);
 }
 
+/* Room for one more schema among those that have a rule. */
+static int grow_made(struct cart_schema *k)
+{
+    if (2 * (k->n_made + 1) <= k->made_cap)
+        return 0;
+    size_t cap = k->made_cap > 0 ? 2 * k->made_cap : 64;
+    struct cart_schema_rule *made = calloc(cap, sizeof *made);
+    if (made == NULL)
+        return cart_err_memory(k->err, "a schema", cap * sizeof *made);
+    for (size_t i = 0; i < k->made_cap; i++) {
+        if (k->made[i].schema == NULL)
+            continue;
+        size_t at = cart_index_mix(1, (uintptr_t)k->made[i].schema) & (cap - 1);
+        while (made[at].schema != NULL)
+            at = (at + 1) & (cap - 1);
+        made[at] = k->made[i];
+    }
+    free(k->made);
+    k->made = made;
+    k->made_cap = cap;
+    return 0;
+}
+
+/* Whether the schema has a rule; otherwise it gets one, to be defined. */
+static int find_made(struct cart_schema *k, const json_t *schema, uint32_t *rule, bool *found)
+{
+    int r = grow_made(k);
+
+    if (r < 0)
+        return r;
+    size_t at = cart_index_mix(1, (uintptr_t)schema) & (k->made_cap - 1);
+    while (k->made[at].schema != NULL && k->made[at].schema != schema)
+        at = (at + 1) & (k->made_cap - 1);
+    *found = k->made[at].schema != NULL;
+    if (!*found) {
+        k->made[at] = (struct cart_schema_rule){schema, cart_grammar_rule(k->c)};
+        k->n_made++;
+    }
+    *rule = k->made[at].rule;
+    return 0;
+}
+
 int cart_schema_compile(struct cart_schema *k, const json_t *schema, uint32_t *rule)
 {
     uint32_t node = 0;
+    bool found;
+    int r;
 
+    if (cart_grammar_failed(k->c))
+        return cart_err_wrap(k->err, cart_grammar_finish(k->c, 0, k->err), "%s", k->what);
     if (json_is_true(schema) || (json_is_object(schema) && json_object_size(schema) == 0)) {
         *rule = k->json.value;
         return 0;
     }
     if (!json_is_object(schema))
         return cart_schema_complain(k, "", "expected a schema");
-    for (size_t i = 0; i < k->n_made; i++) {
-        if (k->made[i].schema == schema) {
-            *rule = k->made[i].rule;
-            return 0;
-        }
-    }
-    if (cart_grammar_failed(k->c))
-        return cart_grammar_finish(k->c, 0, k->err);
-    int r = cart_array_reserve(&k->made, &k->made_cap, k->n_made + 1, sizeof *k->made, k->err);
-    if (r < 0)
+    if ((r = find_made(k, schema, rule, &found)) < 0 || found)
         return r;
-    *rule = cart_grammar_rule(k->c);
-    k->made[k->n_made++] = (struct cart_schema_rule){schema, *rule};
     if ((r = body(k, schema, &node)) == 0)
         cart_grammar_define(k->c, *rule, node);
     return r;
@@ -426,7 +336,9 @@ int cart_schema_start(struct cart_schema *k, const struct cart_lexicon *l, const
                       const char *what, struct cart_err *err)
 {
     *k = (struct cart_schema){.root = root, .what = what, .err = err};
-    int r = cart_grammar_new(&k->c, l, err);
+    int r = cart_schema_measure(k, root);
+    if (r == 0)
+        r = cart_grammar_new(&k->c, l, err);
     if (r == 0)
         cart_json_rules_make(&k->json, k->c);
     return r;
@@ -442,6 +354,7 @@ int cart_schema_end(struct cart_schema *k, int r, uint32_t rule, struct cart_con
         cart_constraint_free(k->c);
     cart_buf_release(&k->path);
     free(k->made);
+    free(k->pieces);
     return r;
 }
 

@@ -82,14 +82,16 @@ int cart_constraint_tools(struct cart_constraint **out, const struct cart_lexico
         return r;
     r = any_call(&k, calls, &call);
     if (r == 0) {
-        uint32_t at = CART_GRAMMAR_RETURN;
-        size_t most = calls->most < CART_SCHEMA_REPEAT_MAX ? calls->most : CART_SCHEMA_REPEAT_MAX;
-        for (size_t i = 1; i < most && !cart_grammar_failed(k.c); i++)
-            at = cart_grammar_either(
-                k.c, cart_grammar_marked(k.c, calls->separator, cart_grammar_call(k.c, call, at)),
-                CART_GRAMMAR_RETURN);
+        uint32_t most =
+            (uint32_t)(calls->most < CART_SCHEMA_REPEAT_MAX ? calls->most : CART_SCHEMA_REPEAT_MAX);
+        uint32_t again = cart_grammar_rule(k.c);
+        cart_grammar_define(k.c, again,
+                            cart_grammar_marked(k.c, calls->separator,
+                                                cart_grammar_call(k.c, call, CART_GRAMMAR_RETURN)));
+        uint32_t rest =
+            cart_grammar_repeat(k.c, again, 0, most > 0 ? most - 1 : 0, CART_GRAMMAR_RETURN);
         rule = cart_grammar_rule(k.c);
-        cart_grammar_define(k.c, rule, cart_grammar_call(k.c, call, at));
+        cart_grammar_define(k.c, rule, cart_grammar_call(k.c, call, rest));
     }
     return cart_schema_end(&k, r, rule, out);
 }

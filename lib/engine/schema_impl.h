@@ -31,10 +31,8 @@ bool cart_json_format(struct cart_constraint *c, const char *name, uint32_t next
 uint32_t cart_json_string_sized(struct cart_constraint *c, const struct cart_json_rules *r,
                                 size_t least, size_t most, uint32_t next);
 
-/* What follows of a key, quote included, that is none of names [n] (of which the first `at` bytes
- * are common and have gone by); without escapes. names are sorted. */
-uint32_t cart_json_other_key(struct cart_constraint *c, const char *const *names, size_t n,
-                             size_t at, uint32_t next);
+/* One character beyond ASCII: no surrogates, nothing too long, nothing beyond U+10FFFF. */
+uint32_t cart_json_multibyte(struct cart_constraint *c, uint32_t next);
 
 /* A sequence "first (separator again)*" of least to most (SIZE_MAX: any) elements, each a call of
  * rule element. */
@@ -47,10 +45,27 @@ uint32_t cart_json_colon(struct cart_constraint *c, const struct cart_json_rules
 
 /* ---- the compiler (schema.c) ---- */
 
+/* What a schema may have; counted before any of it is compiled (schema_limits.c), wherever in the
+ * document it stands. Everything that is then done is linear in these, or spends of a stock. */
+#define CART_SCHEMA_PROPERTIES_MAX ((size_t)5000)
+#define CART_SCHEMA_REQUIRED_MAX ((size_t)5000)
+#define CART_SCHEMA_CONSTANTS_MAX ((size_t)5000) /* values of enum */
+#define CART_SCHEMA_BRANCHES_MAX ((size_t)1000)  /* of anyOf, oneOf, allOf, prefixItems */
+#define CART_SCHEMA_BYTES_MAX ((size_t)120000)   /* of names and constants */
+#define CART_SCHEMA_DEPTH_MAX 64
 #define CART_SCHEMA_REPEAT_MAX ((size_t)10000) /* minItems, maxLength and the like */
+#define CART_SCHEMA_WORK_MAX ((size_t)1 << 20) /* comparisons of branches, steps of references */
 
 struct cart_schema_rule {
     const json_t *schema;
+    uint32_t rule;
+};
+
+/* A rule made for one of several equal pieces. */
+struct cart_schema_piece {
+    const char *format; /* a string's, or NULL: numbers lo to hi */
+    int64_t lo, hi;
+    bool integer;
     uint32_t rule;
 };
 
@@ -58,8 +73,12 @@ struct cart_schema {
     struct cart_constraint *c;
     struct cart_json_rules json;
     const json_t *root;
-    struct cart_schema_rule *made; /* schemas that have a rule, or are being made into one */
+    struct cart_schema_rule *made; /* [made_cap] by hash: schemas that have a rule, or are being
+                                      made into one */
     size_t n_made, made_cap;
+    struct cart_schema_piece *pieces;
+    size_t n_pieces, pieces_cap;
+    size_t work;          /* of CART_SCHEMA_WORK_MAX */
     struct cart_buf path; /* "properties.age" */
     const char *what;
     int depth;
@@ -95,7 +114,21 @@ int cart_schema_types(struct cart_schema *k, const json_t *schema, int *types) C
 /* A whole number within the limit; *out stays where the key is absent. */
 int cart_schema_count(struct cart_schema *k, const json_t *schema, const char *key,
                       size_t *out) CART_MUST_USE;
-bool cart_schema_requires(const json_t *required, const char *name);
+
+/* No part of the document is too much: CART_EFORMAT names the limit. */
+int cart_schema_measure(struct cart_schema *k, const json_t *document) CART_MUST_USE;
+int cart_schema_spend(struct cart_schema *k, size_t work) CART_MUST_USE;
+
+/* Where a chain of references leads to, or *out NULL. */
+int cart_schema_resolve(struct cart_schema *k, const json_t *schema,
+                        const json_t **out) CART_MUST_USE;
+/* No value matches two of the branches, as far as types and constants tell. */
+int cart_schema_exclusive(struct cart_schema *k, const json_t *branches) CART_MUST_USE;
+
+/* What follows of a key, quote included, that is none of names [n], which are sorted; without
+ * escapes. */
+int cart_schema_other_key(struct cart_schema *k, const char *const *names, size_t n, uint32_t next,
+                          uint32_t *node) CART_MUST_USE;
 
 /* Nodes of values (schema_values.c, schema_object.c): *node leads from the value's first byte to a
  * return. */

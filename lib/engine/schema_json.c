@@ -54,8 +54,7 @@ static uint32_t continuation(struct cart_constraint *c, int n, uint32_t next)
     return next;
 }
 
-/* The rest of UTF-8: no surrogates, nothing too long, nothing beyond U+10FFFF. */
-static uint32_t multibyte(struct cart_constraint *c, uint32_t end)
+uint32_t cart_json_multibyte(struct cart_constraint *c, uint32_t end)
 {
     static const struct {
         unsigned char lo, hi, lo2, hi2;
@@ -84,25 +83,23 @@ static void make_character(struct cart_constraint *c, uint32_t rule)
         text(c, "\\", cart_grammar_either(c, shorthand, text(c, "u", unicode_escape(c, end))));
 
     cart_grammar_define(
-        c, rule, cart_grammar_either(c, plain, cart_grammar_either(c, escaped, multibyte(c, end))));
+        c, rule,
+        cart_grammar_either(c, plain,
+                            cart_grammar_either(c, escaped, cart_json_multibyte(c, end))));
+}
+
+/* Times of a repetition; SIZE_MAX: any number. */
+static uint32_t times(size_t n)
+{
+    return n < CART_GRAMMAR_ANY ? (uint32_t)n : CART_GRAMMAR_ANY;
 }
 
 uint32_t cart_json_string_sized(struct cart_constraint *c, const struct cart_json_rules *r,
                                 size_t least, size_t most, uint32_t next)
 {
-    uint32_t close = text(c, "\"", next);
-    uint32_t at = close;
-
-    if (most == SIZE_MAX) {
-        uint32_t loop = cart_grammar_loop(c);
-        cart_grammar_close(c, loop, call(c, r->character, loop), close);
-        at = loop;
-    }
-    for (size_t i = least; most != SIZE_MAX && i < most && !cart_grammar_failed(c); i++)
-        at = cart_grammar_either(c, call(c, r->character, at), close);
-    for (size_t i = 0; i < least && !cart_grammar_failed(c); i++)
-        at = call(c, r->character, at);
-    return text(c, "\"", at);
+    return text(
+        c, "\"",
+        cart_grammar_repeat(c, r->character, times(least), times(most), text(c, "\"", next)));
 }
 
 /* Up to n more digits. */
@@ -148,21 +145,14 @@ uint32_t cart_json_colon(struct cart_constraint *c, const struct cart_json_rules
 uint32_t cart_json_sequence(struct cart_constraint *c, const struct cart_json_rules *r,
                             uint32_t element, size_t least, size_t most, uint32_t next)
 {
-    uint32_t at = next;
-
     if (most == 0)
         return next;
-    if (most == SIZE_MAX) {
-        uint32_t loop = cart_grammar_loop(c);
-        cart_grammar_close(c, loop, cart_json_comma(c, r, call(c, element, loop)), next);
-        at = loop;
-    }
-    size_t floor = least > 1 ? least : 1;
-    for (size_t i = floor; most != SIZE_MAX && i < most && !cart_grammar_failed(c); i++)
-        at = cart_grammar_either(c, cart_json_comma(c, r, call(c, element, at)), next);
-    for (size_t i = 1; i < floor && !cart_grammar_failed(c); i++)
-        at = cart_json_comma(c, r, call(c, element, at));
-    at = call(c, element, at);
+    uint32_t again = cart_grammar_rule(c);
+    cart_grammar_define(c, again, cart_json_comma(c, r, call(c, element, CART_GRAMMAR_RETURN)));
+    uint32_t rest =
+        cart_grammar_repeat(c, again, times(least > 0 ? least - 1 : 0),
+                            most == SIZE_MAX ? CART_GRAMMAR_ANY : times(most - 1), next);
+    uint32_t at = call(c, element, rest);
     return least > 0 ? at : cart_grammar_either(c, at, next);
 }
 
@@ -386,60 +376,4 @@ bool cart_json_format(struct cart_constraint *c, const char *name, uint32_t next
     }
     *node = text(c, "\"", at);
     return true;
-}
-
-/* ---- keys that are not named ---- */
-
-/* The rest of a key once it has left all names: any characters that need no escape, then the quote.
- */
-static uint32_t free_key(struct cart_constraint *c, uint32_t next)
-{
-    uint32_t loop = cart_grammar_loop(c);
-    uint32_t plain = cart_grammar_bytes(c, " !#[]\x7f", loop);
-
-    cart_grammar_close(c, loop, cart_grammar_either(c, plain, multibyte(c, loop)),
-                       text(c, "\"", next));
-    return loop;
-}
-
-uint32_t cart_json_other_key(struct cart_constraint *c, const char *const *names, size_t n,
-                             size_t at, uint32_t next)
-{
-    bool taken[256] = {false};
-    bool ends = false;
-    bool wide = false; /* a name goes on with more than ASCII: no other key does so here */
-    uint32_t any = 0;
-    bool first = true;
-
-    for (size_t i = 0; i < n && !cart_grammar_failed(c);) {
-        unsigned char b = (unsigned char)names[i][at];
-        size_t k = i;
-        while (k < n && (unsigned char)names[k][at] == b)
-            k++;
-        taken[b] = true;
-        ends |= b == '\0';
-        wide |= b >= 0x80;
-        if (b != '\0' && b < 0x80) {
-            uint32_t deeper = cart_json_other_key(c, names + i, k - i, at + 1, next);
-            uint32_t some = cart_grammar_range(c, b, b, deeper);
-            any = first ? some : cart_grammar_either(c, any, some);
-            first = false;
-        }
-        i = k;
-    }
-    uint32_t leave = free_key(c, next);
-    for (unsigned b = ' '; b < 0x80; b++) {
-        if (taken[b] || b == '"' || b == '\\')
-            continue;
-        unsigned e = b;
-        while (e + 1 < 0x80 && !taken[e + 1] && e + 1 != '"' && e + 1 != '\\')
-            e++;
-        uint32_t some = cart_grammar_range(c, (unsigned char)b, (unsigned char)e, leave);
-        any = first ? some : cart_grammar_either(c, any, some);
-        first = false;
-        b = e;
-    }
-    if (!wide)
-        any = cart_grammar_either(c, any, multibyte(c, leave));
-    return ends ? any : cart_grammar_either(c, any, text(c, "\"", next));
 }

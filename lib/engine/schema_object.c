@@ -43,42 +43,67 @@ static int member_add(struct cart_schema *k, struct members *m, const char *name
     return r;
 }
 
-static int collect(struct cart_schema *k, const json_t *schema, const json_t *others,
-                   struct members *m)
+/* The names that are required, as the keys of an object; *names is the caller's to release. */
+static int required_names(struct cart_schema *k, const json_t *schema, json_t **names)
 {
     const json_t *required = json_object_get(schema, "required");
-    json_t *properties = json_object_get(schema, "properties");
     const json_t *v;
-    json_t *value;
-    const char *key;
-    size_t back;
     size_t i;
+
+    *names = json_object();
+    if (*names == NULL)
+        return cart_err_memory(k->err, "a schema", 0);
+    if (required != NULL && !json_is_array(required))
+        return cart_schema_complain(k, "required", "expected an array");
+    json_array_foreach(required, i, v) {
+        const char *name = cart_json_word(v);
+        if (name == NULL)
+            return cart_schema_complain(k, "required", "expected names");
+        if (json_object_set_new(*names, name, json_true()) < 0)
+            return cart_err_memory(k->err, "a schema", 0);
+    }
+    return 0;
+}
+
+static int named_members(struct cart_schema *k, const json_t *schema, const json_t *required,
+                         struct members *m)
+{
+    json_t *properties = json_object_get(schema, "properties");
+    const char *key;
+    json_t *value;
+    size_t back;
     int r = 0;
 
     if (properties != NULL && !json_is_object(properties))
         return cart_schema_complain(k, "properties", "expected an object");
-    if (required != NULL && !json_is_array(required))
-        return cart_schema_complain(k, "required", "expected an array");
     if ((r = cart_schema_enter(k, "properties", &back)) < 0)
         return r;
     json_object_foreach(properties, key, value) {
         if (r == 0)
-            r = member_add(k, m, key, value, cart_schema_requires(required, key));
+            r = member_add(k, m, key, value, json_object_get(required, key) != NULL);
     }
     cart_schema_leave(k, back);
-    json_array_foreach(required, i, v) {
+    return r;
+}
+
+/* Those that are required without a schema of their own. */
+static int bare_members(struct cart_schema *k, const json_t *schema, json_t *required,
+                        const json_t *others, struct members *m)
+{
+    const json_t *properties = json_object_get(schema, "properties");
+    const char *key;
+    json_t *value;
+    int r = 0;
+
+    json_object_foreach(required, key, value) {
         if (r < 0)
             return r;
-        const char *name = cart_json_word(v);
-        if (name == NULL)
-            return cart_schema_complain(k, "required", "expected names");
-        if (json_object_get(properties, name) != NULL)
+        if (json_object_get(properties, key) != NULL)
             continue;
         if (json_is_false(others))
             return cart_schema_complain(
                 k, "required", "a name that neither properties nor additionalProperties allow");
-        json_t *any = others == NULL ? json_true() : NULL;
-        r = member_add(k, m, name, any != NULL ? any : others, true);
+        r = member_add(k, m, key, others != NULL ? others : value, true);
     }
     return r;
 }
@@ -115,64 +140,95 @@ static int other_member(struct cart_schema *k, const struct members *m, const js
     for (size_t i = 0; i < m->n; i++)
         names[i] = m->list[i].name;
     qsort(names, m->n, sizeof *names, by_name);
-    uint32_t key = cart_json_other_key(k->c, names, m->n, 0, after);
+    uint32_t key = 0;
+    r = cart_schema_other_key(k, names, m->n, after, &key);
     cart_grammar_define(k->c, *rule, cart_grammar_text(k->c, "\"", 1, key));
     free(names);
-    return 0;
+    return r;
 }
 
-/* Members in the order of the schema. Two ways run side by side: nothing has been written yet, and
- * something has, which asks for a comma before the next. */
-static uint32_t chain(struct cart_schema *k, const struct members *m, uint32_t fresh,
-                      uint32_t written)
+/* What the members of an object are followed by. */
+struct ends {
+    uint32_t close; /* the end */
+    uint32_t other; /* rule of a member without a name of its own */
+    bool others;    /* there may be such */
+};
+
+/* Members in the order of the schema, at least one: what stands at the first place. next leads to
+ * any of the members that may come now, a comma having gone by where one is needed: every member is
+ * in it once, and each place has one comma, so that the grammar grows with the members, not with
+ * their pairs. */
+static uint32_t chain(struct cart_schema *k, const struct members *m, const struct ends *e)
 {
+    struct cart_constraint *c = k->c;
+    uint32_t written = e->close; /* after a member */
+    uint32_t next = CART_GRAMMAR_NOWHERE;
+    bool may_end = true;
+
+    if (e->others) {
+        written = cart_grammar_loop(c);
+        next = cart_grammar_call(c, e->other, written);
+        cart_grammar_close(c, written, cart_json_comma(c, &k->json, next), e->close);
+    }
     for (size_t i = m->n; i > 0; i--) {
         const struct member *x = &m->list[i - 1];
-        uint32_t first = cart_grammar_call(k->c, x->body, written);
-        uint32_t later = cart_json_comma(k->c, &k->json, cart_grammar_call(k->c, x->body, written));
-        fresh = x->required ? first : cart_grammar_either(k->c, first, fresh);
-        written = x->required ? later : cart_grammar_either(k->c, later, written);
+        uint32_t member = cart_grammar_call(c, x->body, written);
+        next = x->required ? member : cart_grammar_either(c, member, next);
+        may_end = may_end && !x->required;
+        written = cart_json_comma(c, &k->json, next);
+        written = may_end ? cart_grammar_either(c, written, e->close) : written;
     }
-    return fresh;
+    return may_end ? cart_grammar_either(c, next, e->close) : next;
+}
+
+/* Nodes from behind the brace. */
+static int inside(struct cart_schema *k, const json_t *schema, const struct members *m,
+                  const json_t *others, uint32_t *node)
+{
+    struct ends e = {.others = others == NULL ? m->n == 0 : !json_is_false(others)};
+    size_t least = 0;
+    size_t most = SIZE_MAX;
+    int r;
+
+    if ((r = cart_schema_count(k, schema, "minProperties", &least)) < 0 ||
+        (r = cart_schema_count(k, schema, "maxProperties", &most)) < 0)
+        return r;
+    if (m->n > 0 && (least > 0 || most != SIZE_MAX))
+        return cart_schema_complain(k, least > 0 ? "minProperties" : "maxProperties",
+                                    "not supported beside properties");
+    if (least > most)
+        return cart_schema_complain(k, "minProperties", "more than maxProperties");
+    if (e.others && (r = other_member(k, m, others, &e.other)) < 0)
+        return r;
+    e.close = cart_grammar_call(k->c, k->json.space,
+                                cart_grammar_text(k->c, "}", 1, CART_GRAMMAR_RETURN));
+    if (m->n > 0)
+        *node = chain(k, m, &e);
+    else if (e.others)
+        *node = cart_json_sequence(k->c, &k->json, e.other, least, most, e.close);
+    else if (least > 0)
+        return cart_schema_complain(k, "minProperties", "more than the object may have");
+    else
+        *node = e.close;
+    return 0;
 }
 
 int cart_schema_object(struct cart_schema *k, const json_t *schema, uint32_t *node)
 {
     const json_t *others = json_object_get(schema, "additionalProperties");
     struct members m = {NULL, 0, 0};
-    size_t least = 0;
-    size_t most = SIZE_MAX;
-    uint32_t close = cart_grammar_call(k->c, k->json.space,
-                                       cart_grammar_text(k->c, "}", 1, CART_GRAMMAR_RETURN));
-    uint32_t fresh = close;
-    uint32_t written = close;
+    json_t *required = NULL;
     int r;
 
     if (others != NULL && !json_is_boolean(others) && !json_is_object(others))
         return cart_schema_complain(k, "additionalProperties", "expected a schema");
-    if ((r = collect(k, schema, others, &m)) < 0 ||
-        (r = cart_schema_count(k, schema, "minProperties", &least)) < 0 ||
-        (r = cart_schema_count(k, schema, "maxProperties", &most)) < 0)
-        goto out;
-    if (m.n > 0 && (least > 0 || most != SIZE_MAX)) {
-        r = cart_schema_complain(k, least > 0 ? "minProperties" : "maxProperties",
-                                 "not supported beside properties");
-        goto out;
-    }
-    if ((others == NULL && m.n == 0) || (others != NULL && !json_is_false(others))) {
-        uint32_t other;
-        if ((r = other_member(k, &m, others, &other)) < 0)
-            goto out;
-        fresh = cart_json_sequence(k->c, &k->json, other, least, most, close);
-        uint32_t loop = cart_grammar_loop(k->c);
-        cart_grammar_close(k->c, loop,
-                           cart_json_comma(k->c, &k->json, cart_grammar_call(k->c, other, loop)),
-                           close);
-        written = loop;
-    }
-    uint32_t inside = chain(k, &m, fresh, written);
-    *node = cart_grammar_text(k->c, "{", 1, cart_grammar_call(k->c, k->json.space, inside));
-out:
+    if ((r = required_names(k, schema, &required)) == 0 &&
+        (r = named_members(k, schema, required, &m)) == 0 &&
+        (r = bare_members(k, schema, required, others, &m)) == 0)
+        r = inside(k, schema, &m, others, node);
+    if (r == 0)
+        *node = cart_grammar_text(k->c, "{", 1, cart_grammar_call(k->c, k->json.space, *node));
     free(m.list);
+    json_decref(required);
     return r;
 }

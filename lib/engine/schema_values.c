@@ -89,6 +89,41 @@ int cart_schema_constants(struct cart_schema *k, const json_t *schema, uint32_t 
     return r;
 }
 
+/* ---- pieces that come again ---- */
+
+/* The rule of a piece, made where there is no equal one. CART_EFORMAT, without a message: no such
+ * format. */
+static int piece(struct cart_schema *k, struct cart_schema_piece x, uint32_t *rule)
+{
+    uint32_t node;
+
+    for (size_t i = 0; i < k->n_pieces; i++) {
+        const struct cart_schema_piece *p = &k->pieces[i];
+        bool same = x.format != NULL ? p->format != NULL && strcmp(p->format, x.format) == 0
+                                     : p->format == NULL && p->lo == x.lo && p->hi == x.hi &&
+                                           p->integer == x.integer;
+        if (same) {
+            *rule = p->rule;
+            return 0;
+        }
+    }
+    int r =
+        cart_array_reserve(&k->pieces, &k->pieces_cap, k->n_pieces + 1, sizeof *k->pieces, k->err);
+    if (r < 0)
+        return r;
+    if (x.format != NULL) {
+        if (!cart_json_format(k->c, x.format, CART_GRAMMAR_RETURN, &node))
+            return CART_EFORMAT;
+    } else {
+        node = x.integer ? cart_json_integers(k->c, x.lo, x.hi, CART_GRAMMAR_RETURN)
+                         : cart_json_decimals(k->c, x.lo, x.hi, CART_GRAMMAR_RETURN);
+    }
+    *rule = x.rule = cart_grammar_rule(k->c);
+    cart_grammar_define(k->c, x.rule, node);
+    k->pieces[k->n_pieces++] = x;
+    return 0;
+}
+
 /* ---- numbers ---- */
 
 static int bound(struct cart_schema *k, const json_t *schema, const char *key, bool upper,
@@ -140,9 +175,10 @@ int cart_schema_number(struct cart_schema *k, const json_t *schema, bool integer
         return r;
     if (lo > hi)
         return cart_schema_complain(k, "minimum", "no number lies between the bounds");
-    *node = integer ? cart_json_integers(k->c, lo, hi, CART_GRAMMAR_RETURN)
-                    : cart_json_decimals(k->c, lo, hi, CART_GRAMMAR_RETURN);
-    return 0;
+    uint32_t rule;
+    if ((r = piece(k, (struct cart_schema_piece){NULL, lo, hi, integer, 0}, &rule)) == 0)
+        *node = cart_grammar_call(k->c, rule, CART_GRAMMAR_RETURN);
+    return r;
 }
 
 /* ---- strings and arrays ---- */
@@ -160,10 +196,14 @@ int cart_schema_string(struct cart_schema *k, const json_t *schema, uint32_t *no
     if (format != NULL) {
         if (least > 0 || most != SIZE_MAX)
             return cart_schema_complain(k, "format", "not supported beside minLength or maxLength");
-        const char *name = cart_json_word(format);
-        if (name == NULL || !cart_json_format(k->c, name, CART_GRAMMAR_RETURN, node))
+        struct cart_schema_piece x = {cart_json_word(format), 0, 0, false, 0};
+        uint32_t rule;
+        r = x.format != NULL ? piece(k, x, &rule) : CART_EFORMAT;
+        if (r == CART_EFORMAT)
             return cart_schema_complain(k, "format", "supported: date, time, date-time, uuid");
-        return 0;
+        if (r == 0)
+            *node = cart_grammar_call(k->c, rule, CART_GRAMMAR_RETURN);
+        return r;
     }
     if (least > most)
         return cart_schema_complain(k, "minLength", "more than maxLength");
