@@ -27,10 +27,9 @@ static int spend(struct cart_constraint *c, uint64_t steps, struct cart_err *err
 
 static void refill(struct cart_constraint *c)
 {
-    uint64_t more = CART_AUTOMATON_REFILL + 4 * (uint64_t)c->l->n;
-    uint64_t most = CART_AUTOMATON_BUDGET + more;
-
-    c->left = c->left < most - more ? c->left + more : most;
+    c->left += CART_AUTOMATON_REFILL + 2 * (uint64_t)c->l->n;
+    if (c->left > CART_AUTOMATON_BUDGET)
+        c->left = CART_AUTOMATON_BUDGET;
 }
 
 /* ---- closures ---- */
@@ -205,8 +204,6 @@ int cart_automaton_begin(struct cart_constraint *c, uint32_t rule, struct cart_e
     int r = meet(c, c->rules[rule], 0, err);
     if (r == 0)
         r = close_over(c, &c->start, err);
-    if (r == 0)
-        c->states[c->start].kept = true;
     c->left = CART_AUTOMATON_BUDGET;
     return r;
 }
@@ -318,21 +315,33 @@ static int after_text(struct cart_constraint *c, uint32_t state, const char *byt
     return r;
 }
 
+/* A stream goes from one state to another; CART_CONSTRAINT_DEAD: from nowhere, or to it. */
+static void move(struct cart_constraint *c, uint32_t from, uint32_t to)
+{
+    if (to != CART_CONSTRAINT_DEAD)
+        c->states[to].holds++;
+    if (from != CART_CONSTRAINT_DEAD && c->states[from].holds > 0)
+        c->states[from].holds--;
+}
+
 int cart_constraint_feed(struct cart_constraint *c, uint32_t state, const char *bytes, size_t n,
                          uint32_t *next, struct cart_err *err)
 {
+    uint32_t at = state;
     int r = 0;
 
-    for (size_t i = 0; i < n && state != CART_CONSTRAINT_DEAD && r == 0; i++) {
+    move(c, CART_CONSTRAINT_DEAD, at);
+    for (size_t i = 0; i < n && at != CART_CONSTRAINT_DEAD && r == 0; i++) {
+        uint32_t to = at;
         refill(c);
         r = cart_automaton_tidy(c, err);
         if (r == 0)
-            r = after_text(c, state, bytes + i, 1, &state, err);
-        if (r == 0 && state != CART_CONSTRAINT_DEAD)
-            c->states[state].kept = true;
+            r = after_text(c, at, bytes + i, 1, &to, err);
+        move(c, at, to);
+        at = to;
     }
     if (r == 0)
-        *next = state;
+        *next = at;
     return r;
 }
 
@@ -351,7 +360,7 @@ int cart_constraint_advance(struct cart_constraint *c, uint32_t state, uint32_t 
     if (r < 0)
         return r;
     if (to != CART_CONSTRAINT_DEAD)
-        c->states[to].kept = true;
+        move(c, state, to);
     *next = to;
     return 0;
 }
@@ -399,7 +408,7 @@ static bool at_end(const struct cart_constraint *c, const struct cart_state *s)
 int cart_constraint_mask(struct cart_constraint *c, uint32_t state, const uint64_t **mask,
                          bool *complete, struct cart_err *err)
 {
-    assert(state < c->n_states && c->states[state].kept);
+    assert(state < c->n_states && cart_automaton_held(c, state));
     uint32_t common;
     int r = cart_automaton_tidy(c, err);
 

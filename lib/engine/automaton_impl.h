@@ -10,7 +10,7 @@
  * string of thousands therefore has as many masks as one of any length, until shortly before its
  * end.
  *
- * States that a caller holds (kept) stay; the others are forgotten when there are many of them, and
+ * States that a stream holds stay; the others are forgotten when there are many of them, and
  * made again where they are needed. So what is bounded is not the length of an answer but the work
  * for one token: a budget of steps, refilled by every token. */
 #ifndef CART_ENGINE_AUTOMATON_IMPL_H
@@ -19,12 +19,12 @@
 #include "engine/grammar_impl.h"
 
 /* Steps: a configuration looked at, a node of the trie gone through. The budget is what one token
- * may take at most, at a few nanoseconds a step a tenth of a second; each token gives back four
- * walks through the whole trie and a part of the budget. */
-#define CART_AUTOMATON_BUDGET ((uint64_t)1 << 24)
-#define CART_AUTOMATON_REFILL ((uint64_t)1 << 20)
+ * may take, at a few nanoseconds a step less than a tenth of a second; each token gives back so
+ * much, and two walks through the whole trie. */
+#define CART_AUTOMATON_BUDGET ((uint64_t)1 << 23)
+#define CART_AUTOMATON_REFILL ((uint64_t)1 << 19)
 
-#define CART_AUTOMATON_FORGET_STATES ((size_t)1 << 14) /* beyond, those not kept are forgotten */
+#define CART_AUTOMATON_FORGET_STATES ((size_t)1 << 14) /* beyond, those not held are forgotten */
 #define CART_AUTOMATON_FORGET_CONFIGS ((size_t)1 << 19)
 #define CART_AUTOMATON_FORGET_FRAMES ((size_t)1 << 18)
 #define CART_AUTOMATON_STATES_MAX ((size_t)1 << 20) /* together: 150 MiB */
@@ -84,9 +84,9 @@ struct cart_config {
 struct cart_state {
     uint32_t first, n; /* its configurations; n == 0: free, first is the next free one */
     uint32_t common;   /* the state of its common form, or CART_CONSTRAINT_DEAD: not known yet */
-    bool kept;
-    uint32_t *to;   /* [256] or NULL */
-    uint64_t *mask; /* or NULL */
+    uint32_t holds;    /* streams that are there */
+    uint32_t *to;      /* [256] or NULL */
+    uint64_t *mask;    /* or NULL */
 };
 
 struct cart_constraint {
@@ -120,7 +120,7 @@ struct cart_constraint {
     size_t met_slots_cap;
     uint32_t closure; /* its number */
     uint32_t *path;   /* [max_depth + 1] states along the trie */
-    uint64_t left;    /* of the budget */
+    uint64_t left;    /* of the budget, in steps */
     uint32_t start;
 };
 
@@ -134,7 +134,9 @@ int cart_automaton_intern(struct cart_constraint *c, size_t first, uint32_t *out
 /* The state whose masks are this one's. */
 int cart_automaton_common(struct cart_constraint *c, uint32_t state, uint32_t *out,
                           struct cart_err *err) CART_MUST_USE;
-/* Forgets what is not kept where there is much of it. */
+/* Whether some stream is there, or may begin there. */
+bool cart_automaton_held(const struct cart_constraint *c, size_t state);
+/* Forgets what is not held where there is much of it. */
 int cart_automaton_tidy(struct cart_constraint *c, struct cart_err *err) CART_MUST_USE;
 void cart_automaton_drop_tables(struct cart_constraint *c);
 void cart_automaton_drop_masks(struct cart_constraint *c);

@@ -128,7 +128,7 @@ int cart_automaton_intern(struct cart_constraint *c, size_t first, uint32_t *out
     uint32_t free_next = c->free_state > 0 ? c->states[id].first : 0;
     qsort(c->configs + first, n, sizeof *c->configs, by_config);
     c->states[id] =
-        (struct cart_state){(uint32_t)first, (uint32_t)n, CART_CONSTRAINT_DEAD, false, NULL, NULL};
+        (struct cart_state){(uint32_t)first, (uint32_t)n, CART_CONSTRAINT_DEAD, 0, NULL, NULL};
     size_t at = state_hash(c, id) & (x->cap - 1);
     for (; x->slots[at] != 0; at = (at + 1) & (x->cap - 1)) {
         const struct cart_state *s = &c->states[x->slots[at] - 1];
@@ -185,6 +185,11 @@ int cart_automaton_common(struct cart_constraint *c, uint32_t state, uint32_t *o
 
 /* ---- forgetting ---- */
 
+bool cart_automaton_held(const struct cart_constraint *c, size_t state)
+{
+    return c->states[state].holds > 0 || state == c->start;
+}
+
 void cart_automaton_drop_tables(struct cart_constraint *c)
 {
     for (size_t i = 0; i < c->n_states; i++) {
@@ -203,7 +208,7 @@ void cart_automaton_drop_masks(struct cart_constraint *c)
     c->n_masks = 0;
 }
 
-/* Frames that kept states lead to move up; where[i]: what frame i is now, plus 1, or 0. They keep
+/* Frames that held states lead to move up; where[i]: what frame i is now, plus 1, or 0. They keep
  * their order, so that a state's configurations stay sorted. */
 static void keep_frames(struct cart_constraint *c, uint32_t *where)
 {
@@ -211,7 +216,7 @@ static void keep_frames(struct cart_constraint *c, uint32_t *where)
 
     for (size_t i = 0; i < c->n_states; i++) {
         const struct cart_state *s = &c->states[i];
-        for (uint32_t k = 0; k < s->n && s->kept; k++) {
+        for (uint32_t k = 0; k < s->n && cart_automaton_held(c, i); k++) {
             uint32_t stack = c->configs[s->first + k].stack;
             if (stack > 0)
                 where[stack - 1] = 1;
@@ -255,7 +260,7 @@ static void put(const struct cart_constraint *c, struct cart_index *x, cart_inde
     x->n++;
 }
 
-/* Kept states move into configs, the others are free from now on. */
+/* Held states move into configs, the others are free from now on. */
 static void keep_states(struct cart_constraint *c, struct cart_config *configs,
                         const uint32_t *where)
 {
@@ -265,7 +270,7 @@ static void keep_states(struct cart_constraint *c, struct cart_config *configs,
     empty_index(&c->state_index);
     for (size_t i = c->n_states; i-- > 0;) {
         struct cart_state *s = &c->states[i];
-        if (!s->kept) {
+        if (!cart_automaton_held(c, i)) {
             c->n_masks -= s->mask != NULL;
             free(s->mask);
             *s = (struct cart_state){.first = c->free_state};
@@ -284,7 +289,7 @@ static void keep_states(struct cart_constraint *c, struct cart_config *configs,
     memcpy(c->configs, configs, n * sizeof *configs);
     c->n_configs = n;
     for (uint32_t i = 0; i < c->n_states; i++) {
-        if (c->states[i].kept)
+        if (c->states[i].n > 0)
             put(c, &c->state_index, state_hash, i);
     }
 }

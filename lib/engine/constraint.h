@@ -3,6 +3,10 @@
  * they are first met; a state knows for every token of the vocabulary whether the grammar can go on
  * after it. Looking that up walks a trie of the vocabulary's bytes (the lexicon) once per state.
  *
+ * Hostile schemas are bounded twice: what a schema may have is counted before anything is made of
+ * it, and the work for one token has a budget, in steps and not in time. Beyond either it is
+ * CART_EFORMAT: no other try would fare better.
+ *
  * What the grammar allows is a subset of what the schema allows: values come in the order in which
  * the schema lists its properties, members that the schema neither names nor forbids come only
  * where the schema has additionalProperties, white space is one space, or a line break and up to 40
@@ -31,8 +35,7 @@ int cart_lexicon_new(struct cart_lexicon **out, const struct cart_tokenizer *t,
 void cart_lexicon_free(struct cart_lexicon *l);
 
 /* CART_EFORMAT: the schema is malformed, too large, or uses a keyword that is not enforced; the
- * message names the place
- * ("properties.age.multipleOf") after what. */
+ * message names the limit, or the place ("properties.age.multipleOf") after what. */
 int cart_constraint_schema(struct cart_constraint **out, const struct cart_lexicon *l,
                            const json_t *schema, const char *what,
                            struct cart_err *err) CART_MUST_USE;
@@ -56,23 +59,25 @@ int cart_constraint_tools(struct cart_constraint **out, const struct cart_lexico
                           struct cart_err *err) CART_MUST_USE;
 void cart_constraint_free(struct cart_constraint *c);
 
-/* A position in the automaton: a small number, valid for the life of the constraint; several
- * streams may be at different ones. */
+/* Where a stream is in the automaton: a small number. Several streams may begin, and be at the same
+ * place or others; what is nobody's place any more is forgotten. */
 uint32_t cart_constraint_start(const struct cart_constraint *c);
 
 /* mask [(V + 63) / 64]: bit id set where token id may come next; borrowed until the next call.
- * complete: the answer may end here (stop tokens are the caller's to allow). CART_ESYS: memory, or
- * the automaton has grown beyond its limit. */
+ * complete: the answer may end here (stop tokens are the caller's to allow). CART_EFORMAT: the schema
+ * asks for more than the budget of a token. */
 int cart_constraint_mask(struct cart_constraint *c, uint32_t state, const uint64_t **mask,
                          bool *complete, struct cart_err *err) CART_MUST_USE;
-/* The state after a token, or CART_CONSTRAINT_DEAD where the mask forbids it. */
+/* Moves a stream on: *next is where it is after a token, and state not its place any more; or
+ * CART_CONSTRAINT_DEAD where the mask forbids the token, and it stays. */
 #define CART_CONSTRAINT_DEAD UINT32_MAX
 int cart_constraint_advance(struct cart_constraint *c, uint32_t state, uint32_t id, uint32_t *next,
                             struct cart_err *err) CART_MUST_USE;
 /* Nothing can follow: the answer is complete and cannot grow. */
 bool cart_constraint_finished(const struct cart_constraint *c, uint32_t state);
 
-/* For tests and for checking text without tokens: the state after bytes. */
+/* For tests and for checking text without tokens: another stream, at the state after bytes; the one
+ * at state stays. */
 int cart_constraint_feed(struct cart_constraint *c, uint32_t state, const char *bytes, size_t n,
                          uint32_t *next, struct cart_err *err) CART_MUST_USE;
 

@@ -233,9 +233,11 @@ static const char *finish_word(const struct cart_answer *a, const struct cart_ch
 static bool broken(struct cart_answer *a, const struct cart_event *e)
 {
     struct cart_exchange *x = a->group.x;
+    /* The one thing of a request that shows while it is answered: the work that its schema asks for. */
+    bool beyond = e->finish == CART_SERVE_FAILED && e->err && e->err->code == CART_EFORMAT;
     cart_group_fail(&a->group);
     pthread_mutex_lock(&x->lock);
-    x->no_retry = e->finish == CART_SERVE_NOT_FINITE || e->finish == CART_SERVE_DEAD_END;
+    x->no_retry = e->finish == CART_SERVE_NOT_FINITE || e->finish == CART_SERVE_DEAD_END || beyond;
     x->record.finish = "error";
     pthread_mutex_unlock(&x->lock);
     switch (e->finish) {
@@ -251,8 +253,8 @@ static bool broken(struct cart_answer *a, const struct cart_event *e)
         cart_exchange_error(x, 503, "shutting_down", NULL, "the request was cancelled");
         break;
     default:
-        cart_exchange_error(x, 500, "failed", NULL, "%s",
-                            e->err ? e->err->msg : "the request failed");
+        cart_exchange_error(x, beyond ? 400 : 500, beyond ? "unsupported_schema" : "failed", NULL,
+                            "%s", e->err ? e->err->msg : "the request failed");
     }
     return false;
 }

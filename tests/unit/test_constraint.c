@@ -2,7 +2,7 @@
  * every token of the vocabulary, that whatever random tokens make under a mask is a valid value,
  * and that what is not enforced is refused by name. */
 #include "base/rng.h"
-#include "engine/constraint.h"
+#include "engine/automaton_impl.h"
 #include "helper/vocab.h"
 
 #include <setjmp.h>
@@ -70,6 +70,30 @@ static const struct text_case cases[] = {
      {"{\"ab\":1,\"a\":\"\"}", "{\"abc\":\"\"}", "{\"\":\"\"}", "{\"b\":\"\",\"\xc3\xa9\":\"q\"}",
       "{}"},
      {"{\"ab\":\"x\"}", "{\"ab\":1,\"ab\":\"\"}", "{\"a\\u0062\":\"\"}", "{\"a\":1}"}},
+    /* Names that a key without escapes cannot be take nothing from it, nor let it break off. */
+    {"{\"properties\":{\"a\\\"b\":{},\"c\\\\d\":{},\"\\u0001\":{}},"
+     "\"additionalProperties\":{\"type\":\"null\"}}",
+     {"{\"a\":null,\"c\":null}", "{\"a\\\"b\":1,\"ab\":null}", "{\"cd\":null,\"\":null}"},
+     {"{\"a\"b\":null}", "{\"c\\d\":null}", "{\"a\":1}", "{\"\x01\":null}"}},
+    /* Names that begin alike, end within each other, and go beyond ASCII. */
+    {"{\"properties\":{\"abc\":{},\"ab\":{},\"abd\":{},\"a\xc3\xa9\":{},\"b\":{}},\"required\":["
+     "\"ab\"],"
+     "\"additionalProperties\":{\"type\":\"null\"}}",
+     {"{\"ab\":1,\"a\":null}", "{\"ab\":1,\"abcd\":null,\"abe\":null}",
+      "{\"abc\":1,\"ab\":2,\"b\":3,\"ba\":null}", "{\"ab\":1,\"ac\":null,\"\xc3\xa9\":null}"},
+     {"{\"ab\":1,\"abc\":null}", "{\"ab\":1,\"b\":null,\"abd\":null}", "{\"a\":null}",
+      "{\"ab\":1,\"b\":1,\"a\xc3\xa9\":null}", "{\"ab\":1,}", "{\"abc\":1}"}},
+    /* A name that is required twice comes once. */
+    {"{\"required\":[\"a\",\"a\"]}", {"{\"a\":1}"}, {"{}", "{\"a\":1,\"a\":1}"}},
+    {"{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":2,\"maxLength\":2},"
+     "\"minItems\":2,"
+     "\"maxItems\":4}",
+     {"[\"ab\",\"cd\"]", "[\"ab\",\"cd\",\"ef\",\"gh\"]"},
+     {"[\"ab\"]", "[\"ab\",\"c\"]", "[\"ab\",\"cde\"]", "[\"ab\",\"cd\",\"ef\",\"gh\",\"ij\"]",
+      "[]"}},
+    {"{\"type\":\"object\",\"minProperties\":2}",
+     {"{\"a\":1,\"b\":2}", "{\"a\":1,\"b\":2,\"c\":3}"},
+     {"{}", "{\"a\":1}"}},
     {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
      {"\"ab\"", "\"abc\"", "\"\xc3\xa9\xe2\x82\xac\"", "\"\\n\\u00e9\"", "\"\\ud83d\\ude00x\"",
       "\"\xf0\x9f\x98\x80x\""},
@@ -181,7 +205,9 @@ static const struct {
     {"{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":9999},\"minItems\":9999}",
      NULL},
     {"{\"properties\":{\"a\":{\"$ref\":\"#/properties/a\"}},\"required\":[\"a\"]}", NULL},
-    {"[]", "schema"},
+    {"[]", "schema: expected a schema"},
+    {"{\"minProperties\":1,\"additionalProperties\":false}", "minProperties"},
+    {"{\"minProperties\":3,\"maxProperties\":2}", "minProperties"},
     {"{\"$ref\":\"#\"}", "$ref"},
     {"{\"$ref\":7}", "$ref"},
     {"{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"$ref\":\"#/$defs/b\"},\"b\":{\"$ref\":\"#/$defs/"
@@ -234,9 +260,12 @@ static void check_mask(struct cart_constraint *c, uint32_t state)
     for (uint32_t id = 0; id < V; id++) {
         struct cart_text text = cart_tokenizer_bytes(vocab.t, id);
         uint32_t next = CART_CONSTRAINT_DEAD;
-        if (cart_tokenizer_is_special(vocab.t, id))
-            need(cart_constraint_advance(c, state, id, &next, &err), &err);
-        else if (text.n > 0)
+        if (cart_tokenizer_is_special(vocab.t, id)) {
+            uint32_t other;
+            need(cart_constraint_feed(c, state, "", 0, &other, &err), &err);
+            need(cart_constraint_advance(c, other, id, &next, &err), &err);
+        }
+        if (!cart_tokenizer_is_special(vocab.t, id) && text.n > 0)
             need(cart_constraint_feed(c, state, text.data, text.n, &next, &err), &err);
         if ((next != CART_CONSTRAINT_DEAD) != (mask[id / 64] >> (id % 64) & 1))
             fail_msg("token %u: the mask says %d", id, (int)(mask[id / 64] >> (id % 64) & 1));
@@ -438,6 +467,262 @@ static void automata_stay_small(void **state)
     cart_constraint_free(c);
 }
 
+/* [n] bytes of text, again and again. */
+static void again(struct cart_buf *b, const char *text, size_t n)
+{
+    struct cart_err err = {0};
+
+    for (size_t i = 0; i < n; i++)
+        need(cart_buf_add(b, text, strlen(text), &err), &err);
+}
+
+/* first, text n times, last: the verdict. */
+static int of_times(struct cart_constraint *c, const char *first, const char *text, size_t n,
+                    const char *last)
+{
+    struct cart_buf b = CART_BUF_INIT;
+
+    again(&b, first, 1);
+    again(&b, text, n);
+    again(&b, last, 1);
+    int v = verdict(c, b.data);
+    cart_buf_release(&b);
+    return v;
+}
+
+/* Thousands of times, to the very number, by states that are few. */
+static void counts_are_exact(void **state)
+{
+    (void)state;
+    struct cart_constraint *c =
+        compile("{\"type\":\"string\",\"minLength\":2500,\"maxLength\":10000}");
+
+    assert_int_equal(of_times(c, "\"", "a", 2499, "\""), 0);
+    assert_int_equal(of_times(c, "\"", "\xc3\xa9", 2500, "\""), 2);
+    assert_int_equal(of_times(c, "\"", "\\u00e9", 10000, "\""), 2);
+    assert_int_equal(of_times(c, "\"", "a", 10000, ""), 1);
+    assert_int_equal(of_times(c, "\"", "a", 10001, ""), 0);
+    cart_constraint_free(c);
+    c = compile("{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":2000,"
+                "\"maxItems\":3000}");
+    assert_int_equal(of_times(c, "[7", ", 12", 1998, "]"), 0);
+    assert_int_equal(of_times(c, "[7", ", 12", 1999, "]"), 2);
+    assert_int_equal(of_times(c, "[7", ", 12", 2999, "]"), 2);
+    assert_int_equal(of_times(c, "[7", ", 12", 3000, "]"), 0);
+    cart_constraint_free(c);
+    c = compile(
+        "{\"type\":\"array\",\"minItems\":9999,\"maxItems\":9999,\"items\":{\"type\":\"array\","
+        "\"items\":{\"const\":1},\"minItems\":3,\"maxItems\":4}}");
+    assert_int_equal(of_times(c, "[[1,1,1]", ",[1,1,1,1]", 9998, "]"), 2);
+    assert_int_equal(of_times(c, "[[1,1,1]", ",[1,1,1,1]", 9999, "]"), 0);
+    assert_int_equal(of_times(c, "[[1,1,1]", ",[1,1]", 1, ""), 0);
+    assert_true(c->n_nodes < 2000);
+    cart_constraint_free(c);
+}
+
+/* Around each bound a token sees it coming: masks against bytes, at every place. */
+static void masks_see_bounds(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *schema, *text;
+    } walks[] = {
+        {"{\"type\":\"string\",\"minLength\":9,\"maxLength\":14}", "\"tru e\xc3\xa9tr12\\nu1\""},
+        {"{\"type\":\"array\",\"items\":{\"enum\":[1,12,\"t\"]},\"minItems\":8,\"maxItems\":11}",
+         "[1,12, \"t\",1,1,12,1,1 ,1,1,12]"},
+        {"{\"type\":\"array\",\"items\":{\"type\":\"array\",\"minItems\":1,\"maxItems\":2},"
+         "\"maxItems\":9}",
+         "[[1],[1,[]],[\"\"],[1],[1],[1],[1],[1],[1,true]]"},
+        {"{\"anyOf\":[{\"type\":\"string\",\"minLength\":6},{\"type\":\"string\",\"maxLength\":7}]"
+         "}",
+         "\"tr12 tru\""},
+        {"{\"type\":\"object\",\"minProperties\":3,\"maxProperties\":6,\"additionalProperties\":{"
+         "\"type\":"
+         "\"boolean\"}}",
+         "{\"\":true,\"tr\":true,\"\":true,\"1\":true,\"12\":true,\"}\":true}"},
+    };
+
+    assert_true(lexicon->max_depth >= 2 && lexicon->max_depth < 8);
+    for (size_t i = 0; i < CART_COUNTOF(walks); i++) {
+        struct cart_err err = {0};
+        struct cart_constraint *c = compile(walks[i].schema);
+        uint32_t at = cart_constraint_start(c);
+        for (const char *p = walks[i].text; *p != '\0'; p++) {
+            check_mask(c, at);
+            need(cart_constraint_feed(c, at, p, 1, &at, &err), &err);
+            assert_int_not_equal(at, CART_CONSTRAINT_DEAD);
+        }
+        assert_true(cart_constraint_finished(c, at));
+        cart_constraint_free(c);
+    }
+}
+
+/* The next token of a walk, the same for the same mask. */
+static uint32_t pick(const uint64_t *mask, uint64_t n, uint32_t i)
+{
+    size_t V = cart_tokenizer_size(vocab.t);
+    size_t from = cart_rng_below(5, n, CART_RNG_TEST, i, (uint32_t)V);
+
+    for (size_t k = 0; k < V; k++) {
+        uint32_t id = (uint32_t)((from + k) % V);
+        if (mask[id / 64] >> (id % 64) & 1)
+            return id;
+    }
+    return UINT32_MAX;
+}
+
+/* One walk with an automaton that forgets at every step and one that does not: the same masks, also
+ * of places that were passed long before. */
+static void forgetting_changes_nothing(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    size_t bytes = (cart_tokenizer_size(vocab.t) + 63) / 64 * sizeof(uint64_t);
+
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
+        struct cart_constraint *c[2] = {compile(cases[i].schema), compile(cases[i].schema)};
+        uint32_t at[2][100] = {{c[0]->start}, {c[1]->start}};
+        size_t n = 0;
+        for (size_t step = 0; step < 200; step++) {
+            /* Then the places of the first hundred once more. */
+            size_t now = step < 100 ? n : step - 100;
+            const uint64_t *mask[2];
+            bool complete[2];
+            if (now > n)
+                break;
+            for (int k = 0; k < 2; k++) {
+                c[1]->forget_states = 0;
+                need(cart_constraint_mask(c[k], at[k][now], &mask[k], &complete[k], &err), &err);
+            }
+            assert_int_equal(complete[0], complete[1]);
+            assert_memory_equal(mask[0], mask[1], bytes);
+            uint32_t id = pick(mask[0], i, (uint32_t)step);
+            if (step >= 99 || id == UINT32_MAX) {
+                step = step < 100 ? 99 : step;
+                continue;
+            }
+            for (int k = 0; k < 2; k++) {
+                uint32_t other; /* which goes on, so that the place behind it stays one */
+                c[1]->forget_states = 0;
+                need(cart_constraint_feed(c[k], at[k][n], "", 0, &other, &err), &err);
+                need(cart_constraint_advance(c[k], other, id, &at[k][n + 1], &err), &err);
+            }
+            n++;
+        }
+        assert_true(n > 0 && c[1]->state_index.n <= c[0]->state_index.n);
+        cart_constraint_free(c[0]);
+        cart_constraint_free(c[1]);
+    }
+}
+
+/* An answer through thousands of places, which an automaton of a bounded size cannot remember all. */
+static void long_answers_have_no_limit_of_states(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct cart_buf schema = CART_BUF_INIT;
+    const uint64_t *mask;
+    bool complete;
+    size_t before = 0;
+    size_t forgot = 0;
+
+    again(&schema, "{\"type\":\"object\",\"additionalProperties\":false,\"properties\":{", 1);
+    for (int i = 0; i < 1500; i++)
+        need(cart_buf_addf(&schema, &err, "%s\"p%d\":{\"type\":\"string\",\"maxLength\":40}",
+                           i > 0 ? "," : "", i),
+             &err);
+    again(&schema, "}}", 1);
+    struct cart_constraint *c = compile(schema.data);
+    uint32_t at = cart_constraint_start(c);
+    for (int i = 0; i < 1500; i++) {
+        char text[64];
+        int n = snprintf(text, sizeof text, "%s\"p%d\": \"tru\xc3\xa9", i > 0 ? ",\n " : "{", i);
+        need(cart_constraint_feed(c, at, text, (size_t)n, &at, &err), &err);
+        assert_int_not_equal(at, CART_CONSTRAINT_DEAD);
+        need(cart_constraint_mask(c, at, &mask, &complete, &err), &err);
+        forgot += c->n_configs < before;
+        before = c->n_configs;
+        need(cart_constraint_feed(c, at, "\"", 1, &at, &err), &err);
+    }
+    need(cart_constraint_feed(c, at, "}", 1, &at, &err), &err);
+    assert_true(cart_constraint_finished(c, at));
+    assert_true(forgot >= 5);
+    cart_constraint_free(c);
+    cart_buf_release(&schema);
+}
+
+/* A token that would take more steps than there are left ends the answer, for good and not for lack
+ * of memory; the next token's budget is another. */
+static void work_has_a_budget(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct cart_constraint *c = compile("{\"type\":\"object\"}");
+    const uint64_t *mask;
+    bool complete;
+    uint32_t at;
+
+    need(cart_constraint_feed(c, c->start, "{\"", 2, &at, &err), &err);
+    c->left = 100;
+    assert_int_equal(cart_constraint_mask(c, at, &mask, &complete, &err), CART_EFORMAT);
+    assert_non_null(strstr(err.msg, "steps for one token"));
+    need(cart_constraint_feed(c, at, "a", 1, &at, &err), &err);
+    need(cart_constraint_mask(c, at, &mask, &complete, &err), &err);
+    check_mask(c, at);
+    cart_constraint_free(c);
+}
+
+/* anyOf of n strings, each with another bound, over the vocabulary of the day: how many of its first
+ * tokens have a mask. */
+static size_t strings_side_by_side(size_t n, size_t tokens)
+{
+    struct cart_err err = {0};
+    struct cart_buf b = CART_BUF_INIT;
+    const uint64_t *mask;
+    bool complete;
+    size_t done = 0;
+
+    for (size_t i = 0; i < n; i++)
+        need(cart_buf_addf(&b, &err, "%s{\"type\":\"string\",\"maxLength\":%zu}",
+                           i > 0 ? "," : "{\"anyOf\":[", 60 + i),
+             &err);
+    again(&b, "]}", 1);
+    struct cart_constraint *c = compile(b.data);
+    uint32_t at = cart_constraint_start(c);
+    int r = cart_constraint_feed(c, at, "\"", 1, &at, &err);
+    while (r == 0 && done < tokens &&
+           (r = cart_constraint_mask(c, at, &mask, &complete, &err)) == 0) {
+        done++;
+        r = cart_constraint_feed(c, at, "a", 1, &at, &err);
+    }
+    assert_true(r == 0 || (r == CART_EFORMAT && done < tokens));
+    cart_constraint_free(c);
+    cart_buf_release(&b);
+    return done;
+}
+
+static void qwen3_alternatives(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct test_vocab small = vocab;
+    struct cart_lexicon *small_lexicon = lexicon;
+
+    if (!test_vocab_open(&vocab, test_shared("qwen3-tokenizer/qwen3-vocab-tiny.gguf.zst"))) {
+        vocab = small;
+        skip();
+    }
+    need(cart_lexicon_new(&lexicon, vocab.t, &err), &err);
+    size_t few = strings_side_by_side(90, 20);
+    size_t many = strings_side_by_side(1000, 20);
+    cart_lexicon_free(lexicon);
+    test_vocab_close(&vocab);
+    vocab = small;
+    lexicon = small_lexicon;
+    assert_int_equal(few, 20);
+    assert_true(many < 20);
+}
+
 int main(void)
 {
     static const char *const merges[] = {"{ \"", "\" :", "\" }", "t r", "tr u", "tru e", ": Ġ",
@@ -450,6 +735,12 @@ int main(void)
         cmocka_unit_test(tool_calls),
         cmocka_unit_test(qwen3_calls),
         cmocka_unit_test(automata_stay_small),
+        cmocka_unit_test(counts_are_exact),
+        cmocka_unit_test(masks_see_bounds),
+        cmocka_unit_test(forgetting_changes_nothing),
+        cmocka_unit_test(long_answers_have_no_limit_of_states),
+        cmocka_unit_test(work_has_a_budget),
+        cmocka_unit_test(qwen3_alternatives),
     };
     struct cart_err err = {0};
 
