@@ -287,13 +287,44 @@ static void test_slow_reader(void **state)
     cart_exchange_release(x);
 }
 
+/* What a schema asks too much for fails alike every time; what there was no memory for may not. */
+static void test_failures(void **state)
+{
+    static const struct {
+        int code;
+        unsigned status;
+        const char *name;
+        bool no_retry;
+    } cases[] = {{CART_EFORMAT, 400, "\"unsupported_schema\"", true},
+                 {CART_ESYS, 500, "\"failed\"", false}};
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
+        struct cart_exchange *x = exchange();
+        struct cart_sampling_params params = {.n = 1, .top_p = 1};
+        struct cart_selection sel = {.model = "m", .how = "default"};
+        struct cart_answer *a = NULL;
+        const struct cart_answer_options o = {.chat = true, .n = 1};
+        const struct cart_err err = {.code = cases[i].code, .msg = "what it was"};
+        const struct cart_event finish = {
+            .type = CART_EVENT_FINISH, .finish = CART_SERVE_FAILED, .err = &err};
+        assert_true(cart_answer_new(&a, x, 1, &o, json_object(), &params, &sel));
+        a->group.on_event(&a->group, 0, &finish);
+        a->group.on_done(&a->group);
+        assert_int_equal(x->status, cases[i].status);
+        assert_int_equal(x->no_retry, cases[i].no_retry);
+        assert_true(cart_buf_add(&x->out, "", 1, NULL) == 0);
+        assert_non_null(strstr(x->out.data, cases[i].name));
+        assert_non_null(strstr(x->out.data, "what it was"));
+        cart_exchange_release(x);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),
-        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_no_call),
-        cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_text),     cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_no_call),  cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_failures),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, setup, teardown);
