@@ -18,7 +18,7 @@ static int spend(struct cart_constraint *c, uint64_t steps, struct cart_err *err
     if (steps > c->left) {
         c->left = 0;
         return cart_err_set(err, CART_EFORMAT,
-                            "the schema asks for too much: more than %llu steps for one token",
+                            "expected a schema of at most %llu steps for one token, found more",
                             (unsigned long long)CART_AUTOMATON_BUDGET);
     }
     c->left -= steps;
@@ -179,7 +179,7 @@ static int close_over(struct cart_constraint *c, uint32_t *out, struct cart_err 
         }
         if (c->n_configs >= CART_AUTOMATON_CONFIGS_MAX)
             r = cart_err_set(err, CART_EFORMAT,
-                             "the schema asks for too much: more than %zu places at once",
+                             "expected a schema of at most %zu places at once, found more",
                              CART_AUTOMATON_CONFIGS_MAX);
         else
             r = cart_array_reserve(&c->configs, &c->configs_cap, c->n_configs + 1,

@@ -8,7 +8,7 @@
 
 static int too_large(struct cart_err *err, size_t most, const char *what)
 {
-    return cart_err_set(err, CART_EFORMAT, "the schema asks for too much: more than %zu %s", most,
+    return cart_err_set(err, CART_EFORMAT, "expected a schema of at most %zu %s, found more", most,
                         what);
 }
 

@@ -292,7 +292,8 @@ int cart_grammar_finish(struct cart_constraint *c, uint32_t rule, struct cart_er
 
     if (c->failed)
         return c->too_large
-                   ? cart_err_set(err, CART_EFORMAT, "the schema is too large: more than %zu nodes",
+                   ? cart_err_set(err, CART_EFORMAT,
+                                  "expected a schema of at most %zu grammar nodes, found more",
                                   CART_GRAMMAR_NODES_MAX)
                    : cart_err_memory(err, "a grammar", 0);
     if ((r = drop_endless(c, err)) < 0)

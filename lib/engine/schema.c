@@ -4,6 +4,7 @@
 #include "engine/schema_impl.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,12 +13,11 @@
 int cart_schema_complain(struct cart_schema *k, const char *key, const char *why)
 {
     char shown[96];
-    bool inside = k->path.len > 0;
+    bool inside = k->path.len > 0, named = key[0] != '\0';
 
-    if (!inside && key[0] == '\0')
-        return cart_err_set(k->err, CART_EFORMAT, "%s: %s", k->what, why);
-    return cart_err_set(k->err, CART_EFORMAT, "%s: %s%s%s: %s", k->what, inside ? k->path.data : "",
-                        inside && key[0] != '\0' ? "." : "",
+    return cart_err_set(k->err, CART_EFORMAT, "%s%s%s%s%s: %s", k->what,
+                        inside || named ? ": " : "", inside ? k->path.data : "",
+                        inside && named ? "." : "",
                         cart_err_escape(shown, sizeof shown, key, strlen(key)), why);
 }
 
@@ -26,8 +26,11 @@ int cart_schema_enter(struct cart_schema *k, const char *name, size_t *back)
     char shown[96];
 
     *back = k->path.len;
-    if (++k->depth > CART_SCHEMA_DEPTH_MAX)
-        return cart_schema_complain(k, name, "nested too deeply");
+    if (++k->depth > CART_SCHEMA_DEPTH_MAX) {
+        snprintf(shown, sizeof shown, "expected to be nested at most %d deep",
+                 CART_SCHEMA_DEPTH_MAX);
+        return cart_schema_complain(k, name, shown);
+    }
     return cart_buf_addf(&k->path, k->err, "%s%s", k->path.len > 0 ? "." : "",
                          cart_err_escape(shown, sizeof shown, name, strlen(name)));
 }

@@ -36,9 +36,8 @@ static int check(const struct measure *m)
 
     for (size_t i = 0; i < CART_COUNTOF(limits); i++) {
         if (limits[i].n > limits[i].most)
-            return cart_err_set(m->k->err, CART_EFORMAT,
-                                "%s: the schema is too large: more than %zu %s", m->k->what,
-                                limits[i].most, limits[i].what);
+            return cart_err_set(m->k->err, CART_EFORMAT, "%s: expected at most %zu %s, found more",
+                                m->k->what, limits[i].most, limits[i].what);
     }
     return 0;
 }
@@ -53,7 +52,8 @@ static int walk(struct measure *m, const json_t *v, bool constant, int depth)
     int r = check(m);
 
     if (r == 0 && depth > CART_JSON_DEPTH)
-        r = cart_schema_complain(m->k, "", "nested too deeply");
+        r = cart_err_set(m->k->err, CART_EFORMAT, "%s: expected to be nested at most %d deep",
+                         m->k->what, CART_JSON_DEPTH);
     if (r < 0)
         return r;
     if (constant)
@@ -91,9 +91,10 @@ int cart_schema_spend(struct cart_schema *k, size_t work)
 {
     if (work > CART_SCHEMA_WORK_MAX - k->work) {
         k->work = CART_SCHEMA_WORK_MAX;
-        return cart_schema_complain(k, "",
-                                    "the schema is too large: its branches and references "
-                                    "take too long to compare");
+        return cart_err_set(
+            k->err, CART_EFORMAT,
+            "%s: expected branches and references that take at most %zu comparisons, found more",
+            k->what, CART_SCHEMA_WORK_MAX);
     }
     k->work += work;
     return 0;
