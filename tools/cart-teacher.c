@@ -89,7 +89,7 @@ static int open_all(struct work *w, const char *input, struct cart_record *rec,
 /* Reads to the end, counts, and says what a run would need. */
 static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_err *err)
 {
-    struct cart_conversation_order order = {0};
+    struct cart_conversation_order order;
     struct cart_conversation c;
     struct cart_rates rates;
     size_t n = 0;
@@ -101,6 +101,7 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
     if ((s = cart_contexts_init(&contexts, &w->corpus, err)) < 0)
         return s;
     cart_conversation_init(&c);
+    cart_conversation_order_init(&order, cart_stream_head(w->in));
     for (; r > 0; r = cart_stream_read(w->in, rec, err)) {
         if ((s = cart_conversation_parse(&c, rec, w->m->V, &w->corpus, cart_stream_name(w->in),
                                          err)) < 0 ||
@@ -138,11 +139,12 @@ static int teach(struct work *w, struct cart_record *rec, int r, struct cart_err
 {
     const char *name = cart_stream_name(w->in);
     uint64_t planned = 0;
-    struct cart_conversation_order order = {0};
+    struct cart_conversation_order order;
     double done = 0;
     struct cart_conversation c;
 
     cart_conversation_init(&c);
+    cart_conversation_order_init(&order, cart_stream_head(w->in));
     if (cart_json_u64_opt(cart_stream_head(w->in), "conversations", UINT32_MAX, &planned, name,
                           NULL) < 0)
         planned = 0;

@@ -112,6 +112,23 @@ static int check_place(const struct cart_consistency *c, const struct cart_paylo
     return check_span(c, p, "context_span", inside, what, err);
 }
 
+static uint64_t stated(const json_t *value, uint64_t otherwise)
+{
+    return json_is_integer(value) ? (uint64_t)json_integer_value(value) : otherwise;
+}
+
+void cart_conversation_order_init(struct cart_conversation_order *o, const json_t *head)
+{
+    const json_t *shard = json_object_get(head, "shard");
+    const json_t *held = json_object_get(head, "held_out");
+    uint64_t planned = stated(json_object_get(head, "conversations"), UINT64_MAX);
+
+    *o = (struct cart_conversation_order){.first = stated(json_array_get(shard, 0), 0),
+                                          .end = stated(json_array_get(shard, 1), planned),
+                                          .held = stated(held, 0),
+                                          .states_held = json_is_integer(held)};
+}
+
 const char *cart_conversation_order_fault(struct cart_conversation_order *o, uint64_t n,
                                           bool held_out)
 {
@@ -119,7 +136,13 @@ const char *cart_conversation_order_fault(struct cart_conversation_order *o, uin
         return "n: expected more than that of the conversation before";
     if (held_out && o->training)
         return "split: held-out conversations come before the others";
-    *o = (struct cart_conversation_order){n, true, o->training || !held_out};
+    if (n < o->first || n >= o->end)
+        return "n: HEAD does not have it among the conversations of this stream";
+    if (o->states_held && held_out != (n < o->held))
+        return "split: expected held-out where n is below the held_out of HEAD, and only there";
+    o->last = n;
+    o->any = true;
+    o->training = !held_out;
     return NULL;
 }
 
@@ -128,8 +151,11 @@ static int check_order(struct cart_consistency *c, const struct cart_payload *p,
 {
     const char *split = json_string_value(json_object_get(p->fields, "split"));
     unsigned long long n = number(p, "n"), last = c->order.last;
+    bool any = c->order.any;
     const char *fault = cart_conversation_order_fault(&c->order, n, strcmp(split, "held-out") == 0);
 
+    if (fault && !any)
+        return broken(c, p, what, err, "n %llu: %s", n, fault);
     return fault ? broken(c, p, what, err, "n %llu after %llu: %s", n, last, fault) : 0;
 }
 
@@ -232,13 +258,14 @@ static int add_conversation(struct cart_consistency *c, const struct cart_payloa
 }
 
 int cart_consistency_new(struct cart_consistency **out, const struct cart_kind *kind,
-                         struct cart_err *err)
+                         const json_t *head, struct cart_err *err)
 {
     struct cart_consistency *c = calloc(1, sizeof *c);
 
     if (c == NULL)
         return cart_err_memory(err, "the checker", sizeof *c);
     c->kind = kind;
+    cart_conversation_order_init(&c->order, head);
     *out = c;
     return 0;
 }

@@ -9,8 +9,9 @@
 
 struct cart_consistency;
 
+/* head: the stream's, checked; borrowed for the call. */
 int cart_consistency_new(struct cart_consistency **out, const struct cart_kind *kind,
-                         struct cart_err *err) CART_MUST_USE;
+                         const json_t *head, struct cart_err *err) CART_MUST_USE;
 /* CART_EFORMAT naming the first rule broken. what: the stream, for messages. */
 int cart_consistency_add(struct cart_consistency *c, const struct cart_payload *p, const char *what,
                          struct cart_err *err) CART_MUST_USE;
@@ -18,12 +19,18 @@ int cart_consistency_add(struct cart_consistency *c, const struct cart_payload *
 int cart_consistency_end(const struct cart_consistency *c, const char *what,
                          struct cart_err *err) CART_MUST_USE;
 
-/* The order of a stream's conversations, for every reader of them: n rises, held-out ones come
- * first. Zeroed before the first. Takes the next one in, or says what is wrong with it. */
+/* The order of a stream's conversations, for every reader of them: n rises and is one of those that
+ * HEAD plans, held-out ones come first and are those that HEAD holds out. Begun with the checked
+ * HEAD (what it does not state binds nothing). Takes the next one in, or says what is wrong with
+ * it. */
 struct cart_conversation_order {
+    uint64_t first, end; /* of n: HEAD's shard, or all of its conversations */
+    uint64_t held;       /* HEAD's held_out */
+    bool states_held;
     uint64_t last; /* n of the last one, where there is any */
     bool any, training;
 };
+void cart_conversation_order_init(struct cart_conversation_order *o, const json_t *head);
 const char *cart_conversation_order_fault(struct cart_conversation_order *o, uint64_t n,
                                           bool held_out);
 

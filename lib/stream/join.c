@@ -233,7 +233,7 @@ int cart_stream_join(const char *const *paths, size_t n_paths, int fd, const cha
     if (n_paths == 0)
         return cart_err_set(err, CART_EUSAGE, "expected at least one stream to join");
     if ((r = open_all(&j, paths, err)) < 0 || (r = join_heads(&j, &head, err)) < 0 ||
-        (r = cart_consistency_new(&j.check, j.kind, err)) < 0 ||
+        (r = cart_consistency_new(&j.check, j.kind, head, err)) < 0 ||
         (r = cart_stream_create(&j.w, fd, out, head, level, err)) < 0)
         goto done;
     for (size_t i = 0; i < j.n; i++)

@@ -71,7 +71,7 @@ int cart_listing_stream(struct cart_stream_reader *reader, int fd, const char *o
     int r;
 
     cart_stream_show_unknown(reader);
-    if ((r = cart_consistency_new(&check, kind, err)) < 0 ||
+    if ((r = cart_consistency_new(&check, kind, cart_stream_head(reader), err)) < 0 ||
         (r = cart_jsonl_add(&line, "head", cart_stream_head(reader), err)) < 0 ||
         (r = cart_jsonl_put(&line, fd, out, err)) < 0)
         goto out;

@@ -107,7 +107,7 @@ static int read_all(struct counts *c, struct cart_stream_reader *reader, struct 
     const struct cart_kind *kind = cart_kind_find(cart_stream_kind(reader));
     struct cart_consistency *check = NULL;
     struct cart_record rec;
-    int r = cart_consistency_new(&check, kind, err);
+    int r = cart_consistency_new(&check, kind, cart_stream_head(reader), err);
 
     while (r == 0 && (r = cart_stream_read(reader, &rec, err)) == 1) {
         struct cart_payload p;

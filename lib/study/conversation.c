@@ -307,11 +307,25 @@ int cart_conversation_follow(struct cart_conversation_order *order,
                              struct cart_err *err)
 {
     unsigned long long last = order->last;
+    bool any = order->any;
     const char *fault = cart_conversation_order_fault(order, c->n, c->held_out);
 
+    if (fault && !any)
+        return cart_err_set(err, CART_EFORMAT, "%s: conversation %llu: %s", what,
+                            (unsigned long long)c->n, fault);
     if (fault)
         return cart_err_set(err, CART_EFORMAT, "%s: conversation %llu follows %llu: %s", what,
                             (unsigned long long)c->n, last, fault);
+    return 0;
+}
+
+int cart_conversation_alone(const struct cart_conversation *c, const char *what,
+                            struct cart_err *err)
+{
+    if (json_array_size(c->parts) > 0)
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: conversation %llu: of a fleet, not of one cartridge", what,
+                            (unsigned long long)c->n);
     return 0;
 }
 

@@ -93,6 +93,10 @@ int cart_conversation_follow(struct cart_conversation_order *order,
                              const struct cart_conversation *c, const char *what,
                              struct cart_err *err) CART_MUST_USE;
 
+/* CART_EFORMAT where c is for a student with several cartridges before it, and not with one. */
+int cart_conversation_alone(const struct cart_conversation *c, const char *what,
+                            struct cart_err *err) CART_MUST_USE;
+
 /* Appends the payload: of TARG where targets is set (c must have them), else of CONV. */
 int cart_conversation_build(struct cart_buf *payload, const struct cart_conversation *c,
                             bool targets, struct cart_err *err) CART_MUST_USE;

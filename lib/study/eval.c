@@ -54,6 +54,8 @@ static int keep(struct eval_run *e, const struct cart_record *rec, const char *n
     int r = cart_conversation_parse(c, rec, e->m->V, &e->corpus, name, err);
     if (r == 0)
         r = cart_conversation_follow(&e->order, c, name, err);
+    if (r == 0)
+        r = cart_conversation_alone(c, name, err);
     /* Held-out conversations come first, so one tells which kind is wanted. */
     bool wanted = r == 0 && c->R > 0 && (c->held_out || !e->out->held_out);
     if (wanted &&
@@ -79,6 +81,7 @@ static int read_stream(struct eval_run *e, const char *input, struct cart_err *e
                                 e->opt->allow_other_weights, name, err);
     if (r == 0)
         r = cart_corpus_read(&e->corpus, in, e->m->V, &rec, err);
+    cart_conversation_order_init(&e->order, cart_stream_head(in));
     while (r == 1) {
         if ((r = keep(e, &rec, name, err)) == 0)
             r = cart_stream_read(in, &rec, err);

@@ -74,15 +74,11 @@ static int accept(struct cart_feed *f, const struct cart_record *rec, struct car
 {
     const char *name = cart_stream_name(f->in);
     int r = cart_conversation_parse(c, rec, f->V, &f->corpus, name, err);
-    if (r < 0)
+    if (r < 0 || (r = cart_conversation_alone(c, name, err)) < 0)
         return r;
-    unsigned long long n = (unsigned long long)c->n;
-    if (json_array_size(c->parts) > 0)
-        return cart_err_set(err, CART_EFORMAT,
-                            "%s: conversation %llu: of a fleet, not of one cartridge", name, n);
     if (!c->has_targets || c->R == 0)
         return cart_err_set(err, CART_EFORMAT, "%s: conversation %llu: no supervised token", name,
-                            n);
+                            (unsigned long long)c->n);
     return 0;
 }
 
@@ -155,6 +151,7 @@ int cart_feed_open(struct cart_feed **out, const char *path, const struct cart_m
         (r = cart_corpus_read(&f->corpus, f->in, m->V, &rec, err)) < 0)
         goto fail;
     f->at_end = r == 0;
+    cart_conversation_order_init(&f->order_read, cart_stream_head(f->in));
     if (r == 1 && (r = take(f, &rec, err)) == 0)
         r = read_one(f, err);
     if (r < 0)

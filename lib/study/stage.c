@@ -69,6 +69,7 @@ int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, 
     s->fd = -1;
     s->corpus = corpus;
     cart_conversation_init(&s->scratch);
+    cart_conversation_order_init(&s->order, head);
     if (cart_io_is_direct(path)) {
         if ((r = cart_output_open(&s->out, path, false, err)) == 0)
             r = cart_stream_create(&s->w, s->out.fd, path != NULL ? path : "standard output", head,

@@ -48,7 +48,8 @@ arm() {
     # An untrained cartridge given as a file is the student that the recipe makes again.
     cart_equal "$(arm untrained .kl)" "$(arm start.safetensors .kl)" KL
     # On what it was trained on, the trained one is nearer to the teacher than what it began as, and than nothing.
-    cart-view c.targets | jq -c 'if .record == "targ" then .split = "train" else . end' | cart-view --pack -o all.targets -
+    cart-view c.targets | jq -c 'if .record == "targ" then .split = "train" elif .record == "head" then .held_out = 0
+        else . end' | cart-view --pack -o all.targets -
     cart-eval -c trained.safetensors --json all.targets > out.json
     cart_equal false "$(jq .held_out out.json)" held_out
     jq -e '[.arms[] | {(.name): .kl}] | add | .["trained.safetensors"] < .untrained and .["trained.safetensors"] < .bare' out.json
@@ -208,6 +209,13 @@ arm() {
     cart_must_fail 3 cart-train -q -p 48 --init huge.safetensors --steps 2 -o no c.targets 2> err
     cart_has err 'held-out conversations: conversation 0: the loss is not a finite number'
     [ ! -e no ]
+}
+
+@test "what belongs to a fleet is not judged as one cartridge" {
+    cart_need_tool jq
+    cart-view c.targets | jq -c 'if .n == 2 then .parts = ["x", "y"] else . end' | cart-view -q --pack -o fleet.targets -
+    cart_must_fail 3 cart-eval fleet.targets 2> err
+    cart_has err 'fleet.targets: conversation 2: of a fleet, not of one cartridge'
 }
 
 @test "a full disk is reported" {

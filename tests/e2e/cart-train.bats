@@ -353,10 +353,18 @@ setup() {
 
 @test "an edited stream may hold out nothing or everything" {
     cart_need_tool jq
-    cart-view c.targets | jq -c 'if .record == "targ" then .split = "held-out" else . end' | cart-view --pack -o all.targets -
+    cart-view c.targets | jq -c 'if .record == "targ" then .split = "held-out" else . end' |
+        tee all.jsonl | cart-view --pack -o wrong.targets -
+    # HEAD says which are held out, and is believed by nobody against the records.
+    for program in cart-train cart-eval 'cart-view --check'; do
+        cart_must_fail 3 $program wrong.targets 2> err
+        cart_has err 'split: expected held-out where n is below the held_out of HEAD'
+    done
+    jq -c 'if .record == "head" then .held_out = .conversations else . end' all.jsonl | cart-view --pack -o all.targets -
     cart_must_fail 3 cart-train -q -p 48 --steps 2 -o no all.targets 2> err
     cart_has err 'no conversation to train on'
-    cart-view c.targets | jq -c 'if .record == "targ" then .split = "train" else . end' | cart-view --pack -o none.targets -
+    cart-view c.targets | jq -c 'if .record == "targ" then .split = "train" elif .record == "head" then .held_out = 0
+        else . end' | cart-view --pack -o none.targets -
     cart-train -p 48 --steps 2 -o yes none.targets 2> err
     cart_must_fail 1 grep -q held-out err
 }

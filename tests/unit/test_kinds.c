@@ -290,14 +290,15 @@ static void test_fields(void **state)
 
 /* Feeds lines to the checker; the last one must break a rule whose message says part (NULL: all are
  * fine). */
-static void rules(const char *kind_name, const char *part, const char *const *lines)
+static void rules_of(const json_t *head, const char *kind_name, const char *part,
+                     const char *const *lines)
 {
     const struct cart_kind *kind = cart_kind_find(kind_name);
     struct cart_consistency *c;
     struct cart_buf payload = CART_BUF_INIT;
     struct cart_err err = {0};
 
-    assert_int_equal(cart_consistency_new(&c, kind, &err), 0);
+    assert_int_equal(cart_consistency_new(&c, kind, head, &err), 0);
     for (; *lines != NULL; lines++) {
         struct cart_record rec = {.skippable = false};
         struct cart_payload p;
@@ -320,7 +321,7 @@ static void rules(const char *kind_name, const char *part, const char *const *li
     cart_buf_release(&payload);
 }
 
-#define RULES(kind, part, ...) rules(kind, part, (const char *const[]){__VA_ARGS__, NULL})
+#define RULES(kind, part, ...) rules_of(NULL, kind, part, (const char *const[]){__VA_ARGS__, NULL})
 #define PLACE(doc, chunk, context, span)                                                           \
     "\"chunk\":" chunk ",\"context\":\"" context "\",\"context_span\":" span ",\"doc\":" #doc ","
 #define AT PLACE(0, "[0,2]", "chunk", "[0,2]")
@@ -383,6 +384,29 @@ static void test_rules(void **state)
     RULES("targets", "row 0: target_ids", DOC0, TWICE);
     RULES("conversations", "supervised", DOC0,
           C(0, "train", "\"ids\":[1,2],\"supervised\":[[0,1]]"));
+}
+
+static void test_head_binds(void **state)
+{
+    (void)state;
+    json_t *whole = json_pack("{s:i,s:i}", "conversations", 3, "held_out", 1);
+    json_t *shard =
+        json_pack("{s:i,s:i,s:[i,i]}", "conversations", 9, "held_out", 4, "shard", 3, 6);
+    json_t *quiet = json_pack("{s:i,s:n}", "conversations", 3, "shard");
+#define UNDER(head, part, ...)                                                                     \
+    rules_of(head, "conversations", part, (const char *const[]){DOC0, __VA_ARGS__, NULL})
+    UNDER(whole, NULL, C(0, "held-out", IDS), C(1, "train", IDS), C(2, "train", IDS));
+    UNDER(whole, "n: HEAD does not have it", C(0, "held-out", IDS), C(3, "train", IDS));
+    UNDER(whole, "split: expected held-out", C(0, "train", IDS));
+    UNDER(whole, "split: expected held-out", C(0, "held-out", IDS), C(1, "held-out", IDS));
+    UNDER(shard, NULL, C(3, "held-out", IDS), C(5, "train", IDS));
+    UNDER(shard, "n: HEAD does not have it", C(2, "held-out", IDS));
+    UNDER(shard, "n: HEAD does not have it", C(6, "train", IDS));
+    UNDER(quiet, NULL, C(0, "held-out", IDS), C(1, "held-out", IDS), C(2, "train", IDS));
+    UNDER(quiet, "n: HEAD does not have it", C(3, "train", IDS));
+    json_decref(whole);
+    json_decref(shard);
+    json_decref(quiet);
 }
 
 /* --- shards --- */
@@ -625,6 +649,7 @@ int main(void)
         cmocka_unit_test(test_fields),        cmocka_unit_test(test_heads),
         cmocka_unit_test(test_rules),         cmocka_unit_test(test_join),
         cmocka_unit_test(test_join_by_range), cmocka_unit_test(test_pack),
+        cmocka_unit_test(test_head_binds),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
