@@ -51,7 +51,7 @@ uint32_t cart_json_colon(struct cart_constraint *c, const struct cart_json_rules
 #define CART_SCHEMA_REQUIRED_MAX ((size_t)5000)
 #define CART_SCHEMA_CONSTANTS_MAX ((size_t)5000) /* values of enum */
 #define CART_SCHEMA_BRANCHES_MAX ((size_t)1000)  /* of anyOf, oneOf, allOf, prefixItems */
-#define CART_SCHEMA_BYTES_MAX ((size_t)120000)   /* of names and constants */
+#define CART_SCHEMA_BYTES_MAX ((size_t)120000)   /* of names of properties, and constants */
 #define CART_SCHEMA_DEPTH_MAX 64
 #define CART_SCHEMA_REPEAT_MAX ((size_t)10000) /* minItems, maxLength and the like */
 #define CART_SCHEMA_WORK_MAX ((size_t)1 << 20) /* comparisons of branches, steps of references */

@@ -18,7 +18,7 @@ static bool is_branches(const char *key)
 
 static bool is_constant(const char *key)
 {
-    return strcmp(key, "enum") == 0 || strcmp(key, "const") == 0 || strcmp(key, "required") == 0;
+    return strcmp(key, "enum") == 0 || strcmp(key, "const") == 0;
 }
 
 static int check(const struct measure *m)

@@ -204,6 +204,34 @@ EOF
     serve_end
 }
 
+@test "a schema is held to the number, or refused by its limit at once; the server stays" {
+    serve_start
+    local want schema
+    # with FILTER: an answer to the schema that FILTER makes.
+    with() {
+        jq -nc "$1 | {messages: [{role: \"user\", content: \"x\"}], seed: 3, max_tokens: 400, response_format:
+            {type: \"json_schema\", json_schema: {name: \"a\", schema: .}}}" > body
+        post /v1/chat/completions @body
+    }
+    with '{type: "string", minLength: 150, maxLength: 150}' > answer
+    cart_equal "$(content < answer | jq length)" 150
+    with '{type: "array", items: {type: "null"}, minItems: 12, maxItems: 12}' > answer
+    cart_equal "$(content < answer | jq length)" 12
+    with '{type: "object", properties: {("a" * 100000): {}}, additionalProperties: true}' > answer
+    cart_equal "$(jq -r .object answer)" chat.completion
+    while IFS='|' read -r want schema; do
+        with "$schema" > answer
+        cart_equal "$(jq -r '.error | [.code, .param, .message] | join(" ")' answer)" \
+            "unsupported_schema response_format response_format.json_schema.schema: $want"
+    done <<'EOF'
+expected at most 1000 branches of anyOf, oneOf, allOf and prefixItems, found more|{oneOf: [range(40000) | {const: .}]}
+expected at most 5000 properties, found more|{properties: ([range(5001) | {("a\(.)"): {}}] | add)}
+uniqueItems: this keyword is not supported|{type: "array", uniqueItems: true}
+$ref: expected # and the path of a place in this document, that does not lead back here|{"$ref": "#"}
+EOF
+    serve_end
+}
+
 @test "a directory is read again on HUP and on request; a cartridge can be loaded and dropped" {
     make_cartridges
     mkdir store

@@ -192,6 +192,12 @@ static void depth_has_a_limit(void **state)
 static void large_schemas_are_taken(void **state)
 {
     (void)state;
+    add("{\"type\":\"object\",\"properties\":{");
+    LIST(5000, "\"a property named %06zu\":{}", i)
+    add("},\"additionalProperties\":false,\"required\":[");
+    LIST(5000, "\"a property named %06zu\"", i)
+    add("]}");
+    expect(NULL);
     add("{\"type\":\"object\",\"additionalProperties\":false,\"required\":[\"f0\"],\"properties\":"
         "{");
     LIST(300,
