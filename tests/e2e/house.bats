@@ -83,6 +83,7 @@ all: a b
 a: ; +-cart-train -m absent.gguf -o x < /dev/null 2> err.a
 b: ; +-cart-train -m absent.gguf -o x < /dev/null 2> err.b
 alone: ; -cart-train -m absent.gguf -o x < /dev/null 2> err.alone
+given: ; +-cart-train -j 5 -m absent.gguf -o x < /dev/null 2> err.given
 EOF
     export CART_TRACE=$PWD/trace
     cpus=$(nproc)
@@ -95,6 +96,9 @@ EOF
     rm trace
     make -s -j3 alone >> log 2>&1
     cart_equal 1 "$(jq -r 'select(.event == "start") | .jobs' trace)" 'jobs without access to the pipe'
+    rm trace
+    make -s -j3 given >> log 2>&1
+    cart_equal 5 "$(jq -r 'select(.event == "start") | .jobs' trace)" 'jobs as given'
     # make counts its tokens at the end and would complain.
     cart_must_fail 1 grep -i internal log
 }
