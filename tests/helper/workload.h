@@ -25,7 +25,8 @@ struct workload_run {
     double seconds; /* of one step: the median of WORKLOAD_STEPS where many are decoded; of the CPU
                        where the pool has one thread */
     double tokens;  /* of one step */
-    double flop;    /* all products and visible keys; a recomputed layer counts once */
+    double flop;    /* of all products, as if every row went through every layer, and of
+                       visible keys; a recomputed layer counts once */
     double bytes;   /* weights and rows read where that may be the limit, else 0 */
     double rows;    /* bytes of keys and values held */
     double value;   /* to compare with another program: prefill: the largest logit; teacher: mean
