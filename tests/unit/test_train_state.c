@@ -69,7 +69,9 @@ static void comes_back(void **state)
     need(cart_trainable_init(&t, model, P, 1, &err));
     need(cart_trainable_init(&want, model, P, 1, &err));
     fill(&want);
-    assert_int_equal(load(&t, &s), 1);
+    int r = load(&t, &s);
+    need(r);
+    assert_int_equal(r, 1);
     assert_int_equal(s.step, 12);
     assert_int_equal(s.mark.taken, 48);
     assert_int_equal(s.mark.read, 30);
