@@ -172,6 +172,18 @@ static int stand_behind(struct job *j, enum cart_context_kind kind, struct cart_
     return 0;
 }
 
+/* Tokens that the conversation may have behind its context turn. */
+static size_t room(const struct job *j)
+{
+    const struct cart_selfstudy *s = j->s;
+    size_t open, close;
+
+    cart_chat_system_open(s->chat, &open);
+    cart_chat_turn_close(s->chat, &close);
+    size_t before = open + close + j->item.context_span.end - j->item.context_span.first;
+    return before < s->m->context ? s->m->context - before : 0;
+}
+
 /* Appends a user turn and the opening of the answer to it. */
 static int user_turn(const struct cart_selfstudy *s, const char *text, size_t n,
                      struct cart_ids *out, struct cart_err *err)
@@ -370,6 +382,9 @@ static int asked(void *ctx, const struct cart_generation *g, struct cart_err *er
     s->ids.n = 0;
     if ((r = user_turn(s, j->message.data, j->message.len, &s->ids, err)) < 0)
         return r;
+    /* A message may have more tokens than were sampled, its text being tokenised anew. */
+    if (s->ids.n >= room(j))
+        return finish(j, true);
     j->state = JOB_ANSWERING;
     return add_request(j, s->opt.plan.max_a, &greedy, s->draft, answered, err);
 }
@@ -411,6 +426,28 @@ static int start_asking(struct job *j, struct cart_err *err)
 
 /* ---- recite ---- */
 
+/* The words of a recital, into j->message and answer, whose ids may be more than max_a; 1: they fit
+ * behind the context turn; 0: they do not. */
+static int recital(struct job *j, const char *wording, const struct cart_speech_recital *pick,
+                   struct cart_ids *answer, struct cart_err *err)
+{
+    struct cart_selfstudy *s = j->s;
+    const char *slot = strstr(wording, "%s");
+    int r;
+
+    answer->n = s->ids.n = 0;
+    cart_buf_reset(&j->message);
+    if ((r = cart_tokenizer_encode(s->t, pick->sentence.data, pick->sentence.n, 0, answer, NULL,
+                                   err)) < 0 ||
+        (r = cart_buf_add(&j->message, wording, (size_t)(slot - wording), err)) < 0 ||
+        (r = cart_buf_add(&j->message, pick->quote.data, pick->quote.n, err)) < 0 ||
+        (r = cart_buf_add(&j->message, slot + 2, strlen(slot + 2), err)) < 0 ||
+        (r = user_turn(s, j->message.data, j->message.len, &s->ids, err)) < 0)
+        return r;
+    size_t max_a = s->opt.plan.max_a, n = answer->n < max_a ? answer->n : max_a;
+    return s->ids.n + n + 1 <= room(j); /* 1: the end of turn */
+}
+
 static int recite(struct job *j, struct cart_err *err)
 {
     struct cart_selfstudy *s = j->s;
@@ -419,28 +456,28 @@ static int recite(struct job *j, struct cart_err *err)
     struct cart_buf text = CART_BUF_INIT, kept = CART_BUF_INIT;
     struct cart_ids answer = CART_IDS_INIT;
     const char *wording = choose(j, cart_seed_recite_wordings(), 0);
-    const char *slot = strstr(wording, "%s");
     int r = decode_text(s, doc->tokens + j->item.chunk.first,
                         j->item.chunk.end - j->item.chunk.first, &text, err);
 
-    if (r < 0)
-        goto out;
-    /* A token has at least one byte, so that a sentence of max_a bytes cannot have more tokens;
-     * prose has four a token. */
-    if (!cart_speech_pick_sentence(text.data, text.len, j->item.starts_clean, j->item.ends_clean,
-                                   4 * s->opt.plan.max_a, s->opt.plan.seed, j->item.n, 2, &pick)) {
-        r = finish(j, true);
-        goto out;
+    /* Prose has four bytes a token; text that has fewer may give a sentence that does not fit, and
+     * then one of half the length is looked for. */
+    size_t max_bytes = 4 * s->opt.plan.max_a;
+    for (bool fits = false; r == 0 && !fits; max_bytes /= 2) {
+        if (!cart_speech_pick_sentence(text.data, text.len, j->item.starts_clean,
+                                       j->item.ends_clean, max_bytes, s->opt.plan.seed, j->item.n,
+                                       2, &pick)) {
+            r = finish(j, true);
+            goto out;
+        }
+        r = recital(j, wording, &pick, &answer, err);
+        fits = r == 1;
+        r = r < 0 ? r : 0;
     }
-    if ((r = cart_tokenizer_encode(s->t, pick.sentence.data, pick.sentence.n, 0, &answer, NULL,
-                                   err)) < 0)
+    if (r < 0)
         goto out;
     bool whole = answer.n <= s->opt.plan.max_a;
     answer.n = whole ? answer.n : s->opt.plan.max_a;
-    if ((r = cart_buf_add(&j->message, wording, (size_t)(slot - wording), err)) < 0 ||
-        (r = cart_buf_add(&j->message, pick.quote.data, pick.quote.n, err)) < 0 ||
-        (r = cart_buf_add(&j->message, slot + 2, strlen(slot + 2), err)) < 0 ||
-        (r = write_record(j, answer.data, answer.n, whole, err)) < 0 ||
+    if ((r = write_record(j, answer.data, answer.n, whole, err)) < 0 ||
         (!whole && (r = decode_text(s, answer.data, answer.n, &kept, err)) < 0) ||
         (r = set_words(j, whole ? pick.sentence.data : kept.data,
                        whole ? pick.sentence.n : kept.len, "given", whole ? "given" : "length",

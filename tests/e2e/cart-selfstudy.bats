@@ -89,6 +89,15 @@ records() {
         (.messages[1].content | length) < 24 else $b - $a <= 4 end)' r.jsonl
 }
 
+@test "a recital is no longer than what its context turn leaves" {
+    # Text without a blank, of hardly more than a byte a token: a whole third of it is quoted.
+    for i in $(seq 60); do printf 'q%dxjZ' $((i * 7919 % 97)); done >all
+    head -c 290 all >l.txt
+    cart-tokenize -q -o l.tokens l.txt
+    cart-selfstudy -q --targets -n 4 --held-out 0 --seed-types recite --max-q 4 --max-a 100 --chunk 200:400 -o l.targets l.tokens
+    cart_equal 4 "$(cart-view l.targets | jq -s 'map(select(.record == "targ")) | length')"
+}
+
 @test "--targets writes what cart-teacher makes of it" {
     study -o x.conv corpus.tokens
     cart-teacher -q -o x.targets x.conv
