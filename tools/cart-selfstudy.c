@@ -274,8 +274,12 @@ static int study(struct work *w, struct cart_err *err)
                         (double)(o->end - o->first));
     cart_progress_skip(&w->progress, (double)(first - o->first));
     r = cart_selfstudy_run(w->study, first, o->end, on_conversation, w, err);
-    if (r == 0 && w->teacher != NULL)
-        r = cart_teacher_flush(w->teacher, err);
+    if (w->teacher != NULL) {
+        /* However the run ends: conversations that are made would have to be made again. */
+        struct cart_err late = {0};
+        int s = cart_teacher_flush(w->teacher, r < 0 ? &late : err);
+        r = r == 0 || (r == 1 && s < 0) ? s : r;
+    }
     cart_progress_end(&w->progress);
     if (r == 1)
         r = cart_err_set(err, CART_EAGAIN, "stopped after %zu conversation%s",

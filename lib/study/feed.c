@@ -3,6 +3,7 @@
 #include "base/hash.h"
 #include "base/io.h"
 #include "base/rng.h"
+#include "study/target_batch.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -17,7 +18,12 @@ struct entry {
 struct cart_feed {
     struct cart_stream_reader *in;
     struct cart_corpus corpus;
-    size_t V;
+    size_t V, context;
+    size_t p; /* rows before each conversation, as far as is known */
+    struct {
+        uint64_t n;
+        size_t tokens;
+    } longest; /* conversation read */
     uint64_t seed;
     struct cart_conversation **held;
     size_t n_held, held_cap;
@@ -69,6 +75,17 @@ static int spool_read(struct cart_feed *f, size_t i, struct cart_conversation *c
     return cart_conversation_parse(c, &rec, f->V, &f->corpus, cart_stream_name(f->in), err);
 }
 
+static int check_fit(const struct cart_feed *f, struct cart_err *err)
+{
+    if (f->longest.tokens <= f->context && f->p <= f->context - f->longest.tokens)
+        return 0;
+    return cart_err_set(err, CART_EUSAGE,
+                        "%s: conversation %llu: p %zu and %zu tokens exceed the model's context of "
+                        "%zu: a lower p leaves room for it",
+                        cart_stream_name(f->in), (unsigned long long)f->longest.n, f->p,
+                        f->longest.tokens, f->context);
+}
+
 static int accept(struct cart_feed *f, const struct cart_record *rec, struct cart_conversation *c,
                   struct cart_err *err)
 {
@@ -79,7 +96,11 @@ static int accept(struct cart_feed *f, const struct cart_record *rec, struct car
     if (!c->has_targets || c->R == 0)
         return cart_err_set(err, CART_EFORMAT, "%s: conversation %llu: no supervised token", name,
                             (unsigned long long)c->n);
-    return 0;
+    if (cart_target_tokens(c) > f->longest.tokens) {
+        f->longest.n = c->n;
+        f->longest.tokens = cart_target_tokens(c);
+    }
+    return check_fit(f, err);
 }
 
 static int keep_held_out(struct cart_feed *f, struct cart_conversation *c, struct cart_err *err)
@@ -141,6 +162,7 @@ int cart_feed_open(struct cart_feed **out, const char *path, const struct cart_m
         return cart_err_memory(err, "feed", sizeof *f);
     f->spool = -1;
     f->V = m->V;
+    f->context = m->context;
     f->seed = opt->seed;
     f->hash = cart_hash_new();
     int r = f->hash ? 0 : cart_err_memory(err, "digest", 0);
@@ -181,6 +203,12 @@ void cart_feed_close(struct cart_feed *f)
     cart_corpus_release(&f->corpus);
     cart_stream_close(f->in);
     free(f);
+}
+
+int cart_feed_stand_behind(struct cart_feed *f, size_t p, struct cart_err *err)
+{
+    f->p = p;
+    return check_fit(f, err);
 }
 
 const json_t *cart_feed_head(const struct cart_feed *f)

@@ -25,6 +25,10 @@ int cart_feed_open(struct cart_feed **out, const char *path, const struct cart_m
                    const struct cart_feed_options *opt, struct cart_err *err) CART_MUST_USE;
 void cart_feed_close(struct cart_feed *f);
 
+/* Says how many rows stand before each conversation. CART_EUSAGE, here of those read already and
+ * later of any that is read: one does not fit the model's context behind them. */
+int cart_feed_stand_behind(struct cart_feed *f, size_t p, struct cart_err *err) CART_MUST_USE;
+
 /* All borrowed. */
 const json_t *cart_feed_head(const struct cart_feed *f);
 const struct cart_corpus *cart_feed_corpus(const struct cart_feed *f);

@@ -433,7 +433,8 @@ static int prepare(struct run *t, const char *input, struct cart_err *err)
         (r = cart_feed_open(&t->feed, input, t->m, &fo, err)) < 0 ||
         (r = plan_schedule(t, err)) < 0 ||
         (r = cart_init_make(&t->init, t->m, &o->init, cart_feed_corpus(t->feed), t->pool, warning,
-                            sizeof warning, err)) < 0)
+                            sizeof warning, err)) < 0 ||
+        (r = cart_feed_stand_behind(t->feed, t->init.rows.p, err)) < 0)
         return r;
     if (warning[0])
         t->watch->notice(t->watch->ctx, warning);
@@ -516,13 +517,14 @@ static int calibrate(struct run *t, struct cart_train_plan *p, struct cart_err *
     return r;
 }
 
-/* The cartridge first; only then may what it could be remade from go, the state last. */
+/* The metrics first: where the cartridge is, nobody runs again for them. Only then may what it could
+ * be remade from go, the state last. */
 static int publish(struct run *t, struct cart_err *err)
 {
-    int r = save_cartridge(t, t->opt->output, true, err);
-    if (r < 0)
-        return r;
-    if ((r = cart_metrics_finish(t->metrics, err)) < 0 || !t->saves)
+    int r = cart_metrics_finish(t->metrics, err);
+    if (r == 0)
+        r = save_cartridge(t, t->opt->output, true, err);
+    if (r < 0 || !t->saves)
         return r;
     const char *done[] = {t->part_path.data, t->state_path.data};
     for (size_t i = 0; i < CART_COUNTOF(done); i++)

@@ -105,18 +105,54 @@ records() {
     cmp x.targets y.targets
 }
 
-@test "killed at any moment and resumed: the same bytes" {
-    opts="-n 60 --held-out 3 --chunk 16:32 --max-q 24 --max-a 40 --seed 5 --gen-batch 2"
-    study -o whole.conv corpus.tokens
-    # shellcheck disable=SC2086
-    cart-selfstudy $opts -o part.conv corpus.tokens 2> said &
+# begin BYTES ARGUMENTS...: starts a run; returns when its FILE.part has more than so many bytes, or it has ended. $pid
+begin() {
+    cart-selfstudy "${@:2}" corpus.tokens 2> said &
     pid=$!
-    sleep 0.15
-    kill -9 $pid 2>/dev/null || true
-    wait $pid || true
-    study --resume -o part.conv corpus.tokens
-    cmp whole.conv part.conv
-    [ ! -e part.conv.part ]
+    until [ "$(stat -c %s part.part 2> /dev/null || echo 0)" -gt "$1" ] || ! kill -0 $pid 2> /dev/null; do sleep 0.01; done
+}
+
+@test "killed at any moment and resumed: the same bytes" {
+    opts="-n 600 --held-out 3 --chunk 16:32 --max-q 24 --max-a 40 --seed 5 --gen-batch 2"
+    # shellcheck disable=SC2086
+    cart-selfstudy -q $opts -o whole corpus.tokens
+    size=$(stat -c %s whole)
+    resume=
+    for share in 10 30 60; do
+        # shellcheck disable=SC2086
+        begin $((size * share / 100)) $opts $resume -o part
+        resume=--resume
+        kill -9 $pid
+        wait $pid || true
+        [ ! -e part ] && [ -s part.part ]
+    done
+    # shellcheck disable=SC2086
+    cart-selfstudy -q $opts --resume -o part corpus.tokens
+    cmp whole part
+    [ ! -e part.part ]
+}
+
+@test "stopped by TERM with --targets: no conversation that was made is lost" {
+    opts="-n 600 --held-out 3 --chunk 16:32 --max-q 24 --max-a 40 --seed 5 --gen-batch 2 --targets"
+    # shellcheck disable=SC2086
+    cart-selfstudy -q $opts -o whole corpus.tokens
+    size=$(stat -c %s whole)
+    resume=
+    odd=
+    for share in 10 25 40 55; do
+        # shellcheck disable=SC2086
+        begin $((size * share / 100)) $opts $resume -o part
+        resume=--resume
+        kill -TERM $pid
+        wait $pid || true
+        n=$(sed -n 's/^cart-selfstudy: part.part holds \([0-9]*\) conversations: .*/\1/p' said)
+        # The teacher takes 16 at a time: what was waiting for it is here, too.
+        [ $((n % 16)) -eq 0 ] || odd=1
+    done
+    [ -n "$odd" ]
+    # shellcheck disable=SC2086
+    cart-selfstudy -q $opts --resume -o part corpus.tokens
+    cmp whole part
 }
 
 @test "stopped by TERM: dies by the signal, keeps FILE.part, publishes nothing" {

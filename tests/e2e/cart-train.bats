@@ -369,6 +369,16 @@ setup() {
     cart_must_fail 1 grep -q held-out err
 }
 
+@test "a conversation that does not fit behind the rows is told as it is read" {
+    cart_need_tool jq
+    longest=$(cart-view c.targets | jq -s 'map(select(.record == "targ")) | max_by(.rows[-1]) | [.n, .rows[-1]] | @tsv' -r)
+    read -r n tokens <<< "$longest"
+    cart-train -q -p $((512 - tokens)) --steps 1 --init random -o fits c.targets
+    cart_must_fail 2 cart-train -q -p $((513 - tokens)) --steps 100 --init random -o no c.targets 2> err
+    cart_has err "c.targets: conversation $n: p $((513 - tokens)) and $tokens tokens exceed the model's context of 512: a lower p"
+    [ ! -e no ]
+}
+
 @test "a full disk is reported" {
     cart_must_fail 5 cart-train -q -p 48 --steps 2 -o /dev/full c.targets
     cart_must_fail 5 cart-train -q -p 48 --steps 2 --metrics /dev/full/no -o no c.targets

@@ -129,6 +129,19 @@ TRAIN='cart-train -q -j 1 -p 32 --accum 2'
         $TRAIN --steps 3 --save-every 1 --metrics m -o r "$IN/c.targets"
 }
 
+@test "cart-train: no cartridge stands without its metrics" {
+    local seen=
+    (LD_PRELOAD=${SWEEP%sweep}shim.so CART_INJECT=kill-before:0 CART_INJECT_COUNT=$PWD/count \
+        $TRAIN --steps 2 --metrics m -o r "$IN/c.targets")
+    for n in $(seq $(($(cat count) - 8)) "$(cat count)"); do
+        rm -f r* m*
+        (LD_PRELOAD=${SWEEP%sweep}shim.so CART_INJECT=kill-before:$n $TRAIN --steps 2 --metrics m -o r "$IN/c.targets") || true
+        [ ! -e r ] || [ -e m ]
+        [ -e r ] || [ ! -e m ] || seen=1
+    done
+    [ -n "$seen" ]
+}
+
 @test "cart-train: from a pipe, two passes, an older cartridge" {
     mkdir start
     echo old > start/r
