@@ -3,18 +3,22 @@
 #   make -f pipelines/cartridge.mk MODEL=model.gguf DOCS=docs OUT=out
 #   make -f pipelines/cartridge.mk -j 4 SHARDS=4 ...     the same bytes, made by four processes
 #
-# Variables: MODEL ($CART_MODEL)  DOCS (files, directories, archives, patterns)  OUT (out)  P rows (256)
-# N conversations (200)  HELDOUT (8)  STEPS (0: one pass over the conversations)  SEED (0)  SHARDS (1)
-# QUESTIONS (JSONL for cart-eval); options of single stages: SELFSTUDY_OPTS TEACHER_OPTS TRAIN_OPTS EVAL_OPTS.
-# Give the same variables to every call on one OUT: what differs is made anew.
+# Variables: MODEL ($CART_MODEL)  DOCS (files, directories, archives, patterns, with blanks between)  OUT (out)
+# P rows (256, or all where the corpus has fewer)  N conversations (200)  HELDOUT (8)
+# STEPS (0: four passes over the conversations)  SEED (0)  SHARDS (1)  QUESTIONS (JSONL for cart-eval)
+# options of single stages: SELFSTUDY_OPTS TEACHER_OPTS TRAIN_OPTS EVAL_OPTS.
+# OUT remembers all but MODEL: those that a later call does not give stay as they were, and what differs is made anew.
 # Goals: all (the cartridge), eval (the evaluation table), clean (removes what the others made in OUT), help (this).
 # Under -j the tools take their threads from make: together they never run more than it was given. Without it each uses
 # all cores, one after the other.
 
+OUT     ?= out
+REMEMBERED := DOCS P N HELDOUT STEPS SEED SHARDS QUESTIONS SELFSTUDY_OPTS TEACHER_OPTS TRAIN_OPTS EVAL_OPTS
+-include $(OUT)/variables.mk
+
 MODEL   ?= $(CART_MODEL)
 DOCS    ?= docs
-OUT     ?= out
-P       ?= 256
+P       ?=
 N       ?= 200
 HELDOUT ?= 8
 STEPS   ?= 0
@@ -59,7 +63,7 @@ endif
 # By name: OUT may be a folder that holds other things as well.
 clean:
 	rm -rf $(OUT)/shards
-	rm -f $(OUT)/*.settings $(OUT)/corpus.tokens* $(OUT)/corpus.targets* $(OUT)/cartridge.safetensors* \
+	rm -f $(OUT)/*.settings $(OUT)/variables.mk $(OUT)/corpus.tokens* $(OUT)/corpus.targets* $(OUT)/cartridge.safetensors* \
 	    $(OUT)/metrics.jsonl* $(OUT)/evaluation.txt*
 	if [ -d $(OUT) ]; then rmdir --ignore-fail-on-non-empty $(OUT); fi
 else
@@ -86,6 +90,17 @@ settings = $(if $(call kept,$(1),$(2)),$(OUT)/$(1).settings,$(if $(idle),anew,$(
 # refused by --resume, so it goes first.
 forget   = @for f in $(1); do for d in $^; do if [ "$$d" -nt "$$f" ]; then rm -f "$$f"; fi; done; done
 
+# All variables as lines of make.
+hash := \#
+define lines
+$(foreach v,$(REMEMBERED),$(v) ?= $(subst $(hash),\$(hash),$(subst $$,$$$$,$($(v))))
+)
+endef
+ifeq ($(idle),)
+$(if $(call same,$(strip $(lines)),$(strip $(file <$(OUT)/variables.mk))),,$(shell mkdir -p $(OUT))$(file \
+    >$(OUT)/variables.mk,$(lines)))
+endif
+
 ALL_SHARDS := $(shell seq 1 $(call quote,$(SHARDS)) 2>/dev/null)
 $(if $(ALL_SHARDS),,$(error SHARDS='$(SHARDS)': expected a number from 1))
 CONV    := $(ALL_SHARDS:%=$(OUT)/shards/%-of-$(SHARDS).conv)
@@ -98,6 +113,7 @@ documents := $(shell find -H $(NAMES) -type f -printf '%p %s %T@\n' 2>/dev/null 
 
 $(OUT)/corpus.tokens: $(call settings,tokenize,$(MODEL) $(DOCS) $(documents))
 	$(RUN)$(BIN)cart-tokenize -m $(MODEL_NAME) -o $@ $(NAMES)
+	$(if $(P),$(BIN)cart-init -m $(MODEL_NAME) -p $(P) --dry-run $@)
 
 $(OUT)/shards/%-of-$(SHARDS).conv: $(OUT)/corpus.tokens \
     $(call settings,selfstudy,$(N) $(HELDOUT) $(SEED) $(SELFSTUDY_OPTS))
@@ -115,7 +131,8 @@ $(OUT)/corpus.targets: $(TARGETS)
 
 $(OUT)/cartridge.safetensors: $(OUT)/corpus.targets $(call settings,train,$(P) $(STEPS) $(SEED) $(TRAIN_OPTS))
 	$(call forget,$@.part $@.optimizer.safetensors $(OUT)/metrics.jsonl.part)
-	$(RUN)$(BIN)cart-train -m $(MODEL_NAME) -p $(P) $(if $(filter-out 0,$(STEPS)),--steps $(STEPS)) --seed $(SEED) \
+	$(RUN)$(BIN)cart-train -m $(MODEL_NAME) $(if $(P),-p $(P)) \
+	    $(if $(filter-out 0,$(STEPS)),--steps $(STEPS),--epochs 4) --seed $(SEED) \
 	    --resume --metrics $(OUT)/metrics.jsonl $(TRAIN_OPTS) -o $@ $<
 
 eval: $(OUT)/evaluation.txt

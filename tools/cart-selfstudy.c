@@ -174,10 +174,11 @@ static int report_plan(struct work *w, struct cart_err *err)
                  held_out, CART_S(held_out), cart_plan_regions(w->plan),
                  cart_plan_regions(w->plan) == 1 ? "" : "es");
     else if (held_out > 0)
-        cart_log(CART_LOG_NOTICE,
-                 "%zu held-out conversation%s, by their questions only: keeping chunks from "
-                 "training takes %zu tokens",
-                 held_out, CART_S(held_out), 8 * o->study.plan.chunk_max);
+        cart_log(
+            CART_LOG_NOTICE,
+            "%zu held-out conversation%s: new questions on the same text, as keeping text from "
+            "training takes %zu tokens",
+            held_out, CART_S(held_out), 8 * o->study.plan.chunk_max);
     return 0;
 }
 

@@ -168,8 +168,8 @@ static int teach(struct work *w, struct cart_record *rec, int r, struct cart_err
         }
         cart_progress_update(&w->progress, done, NULL);
         if (cart_interrupted()) {
-            r = cart_err_set(err, CART_EAGAIN, "stopped after conversation %llu",
-                             (unsigned long long)c.n);
+            r = cart_err_set(err, CART_EAGAIN, "stopped after %.0f conversation%s", done,
+                             CART_S((size_t)done));
             break;
         }
     }

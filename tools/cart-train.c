@@ -165,7 +165,8 @@ int main(int argc, char **argv)
                                   .epochs = 1.0,
                                   .accum = 4,
                                   .max_tokens = 2048,
-                                  .eval_every = 50}};
+                                  .eval_every = 50,
+                                  .save_every = UINT64_MAX}};
     struct cart_err err = {0};
     struct cart_train_options *t = &o.train;
     const struct cart_opt table[] = {
@@ -196,7 +197,7 @@ int main(int argc, char **argv)
         CART_OPT_SIZE(0, "max-tokens", &t->max_tokens, 1, 1 << 24, "N",
                       "tokens of one packed pass (default: 2048)"),
         CART_OPT_U64(0, "save-every", &t->save_every, 0, 1e9, "N",
-                     "save the state every N steps (default: when stopped)"),
+                     "save the state every N steps (default: 20; 0: when stopped)"),
         CART_OPT_FLAG(0, "resume", &t->resume, "go on from the saved state, if there is one"),
         CART_OPT_U64(0, "eval-every", &t->eval_every, 0, 1e9, "N",
                      "steps between evaluations; 0: before and after (default: 50)"),

@@ -380,6 +380,8 @@ static int finish(const struct cart_tool *tool, bool *done, const struct walk *w
     }
     if (c->quiet && c->verbose > 0)
         return cart_err_set(err, CART_EUSAGE, "--quiet and --verbose exclude each other");
+    if (c->quiet && c->dry_run)
+        return cart_err_set(err, CART_EUSAGE, "--quiet and --dry-run: nothing would be said");
     cart_log_init(tool->name, c->quiet ? -1 : c->verbose);
     const char *model = getenv("CART_MODEL");
     if (!c->model && model && *model && (tool->uses & CART_USES_MODEL))

@@ -228,7 +228,10 @@ static int mend(struct cart_docs *d, struct cart_document *made, size_t valid, s
     if (d->o.invalid == CART_DOCS_FAIL)
         return cart_text_check(in_words(d, made->path), made->bytes, made->size, err);
     if (d->o.invalid == CART_DOCS_SKIP) {
-        snprintf(detail, sizeof detail, "byte %zu is no UTF-8: convert it with iconv -t UTF-8", at);
+        snprintf(
+            detail, sizeof detail,
+            "byte %zu is no UTF-8: convert it, with iconv -f ISO-8859-1 -t UTF-8 if it is Latin-1",
+            at);
         note(d, CART_DOCS_NOT_UTF8, made->path, detail);
         return 0;
     }

@@ -30,16 +30,20 @@ static int add_recall(struct cart_buf *out, const struct cart_eval_recall *r, st
     return cart_buf_addf(out, err, " | %7s %8s", right, answer);
 }
 
+/* Where no cartridge divides the questions there is one group of columns. */
+static size_t groups(const struct cart_eval *e)
+{
+    return e->questions == 0 ? 0 : e->opening == 0 ? 1 : 3;
+}
+
 static int add_arm(struct cart_buf *out, const struct cart_eval *e, const struct cart_eval_arm *a,
                    int w, struct cart_err *err)
 {
     int r = cart_buf_addf(out, err, "%-*.60s %7zu %9.2f %8.4f %8.4f %6.1f%%", w, a->name, a->rows,
                           (double)a->bytes / 1048576.0, a->kl, a->ce, 100.0 * a->top1);
-    if (r == 0 && e->questions > 0) {
-        const struct cart_eval_recall *parts[3] = {&a->all, &a->within, &a->beyond};
-        for (size_t i = 0; i < 3 && r == 0; i++)
-            r = add_recall(out, parts[i], err);
-    }
+    const struct cart_eval_recall *parts[3] = {&a->all, &a->within, &a->beyond};
+    for (size_t i = 0; i < groups(e) && r == 0; i++)
+        r = add_recall(out, parts[i], err);
     return r < 0 ? r : cart_buf_addf(out, err, "\n");
 }
 
@@ -48,7 +52,7 @@ static int add_header(struct cart_buf *out, const struct cart_eval *e, int w, st
 {
     char within[40];
     int r = 0;
-    if (e->questions > 0) {
+    if (groups(e) == 3) {
         snprintf(within, sizeof within, "first %zu tokens", e->opening);
         r = cart_buf_addf(out, err, "%*s | %-16s | %-16s | %s\n", w + 44, "", "all questions",
                           within, "beyond them");
@@ -56,7 +60,7 @@ static int add_header(struct cart_buf *out, const struct cart_eval *e, int w, st
     if (r == 0)
         r = cart_buf_addf(out, err, "%-*s %7s %9s %8s %8s %7s", w, "student", "rows", "MiB", "KL",
                           "CE", "top-1");
-    for (size_t i = 0; i < 3 && r == 0 && e->questions > 0; i++)
+    for (size_t i = 0; i < groups(e) && r == 0; i++)
         r = cart_buf_addf(out, err, " | %7s %8s", "right", "log p");
     return r < 0 ? r : cart_buf_addf(out, err, "\n");
 }
@@ -114,10 +118,10 @@ int cart_eval_table(const struct cart_eval *e, struct cart_buf *out, struct cart
                       e->held_out ? "held-out" : "(none held out: all)", CART_S(e->conversations),
                       e->tokens, CART_S(e->tokens));
     if (r == 0 && e->questions > 0)
-        r = cart_buf_addf(out, err,
-                          "; %zu question%s: %zu within the first %zu token%s, %zu beyond",
-                          e->questions, CART_S(e->questions), e->within, e->opening,
-                          CART_S(e->opening), e->beyond);
+        r = cart_buf_addf(out, err, "; %zu question%s", e->questions, CART_S(e->questions));
+    if (r == 0 && groups(e) == 3)
+        r = cart_buf_addf(out, err, ": %zu within the first %zu token%s, %zu beyond", e->within,
+                          e->opening, CART_S(e->opening), e->beyond);
     if (r == 0 && e->unlocated > 0)
         r = cart_buf_addf(out, err, ", %zu with a quote that the corpus does not hold",
                           e->unlocated);

@@ -128,15 +128,17 @@ static int build(struct cart_question *q, const struct line *l, const struct car
     int r = cart_model_chat(m, &chat, err);
     if (r < 0 || (r = cart_chat_render(chat, &msg, 1, &co, &prompt, NULL, err)) < 0)
         return r;
+    /* The blank between it and an option belongs to the option's first token. */
+    while (stem > 0 && is_space(l->stem[stem - 1]))
+        stem--;
     if (stem > 0)
         r = cart_tokenizer_encode(t, l->stem, stem, 0, &prompt, NULL, err);
     q->options = calloc(wrong + 1, sizeof *q->options);
     if (r == 0 && !q->options)
         r = cart_err_memory(err, "options", (wrong + 1) * sizeof *q->options);
-    bool space = stem > 0 && !is_space(l->stem[stem - 1]);
     for (size_t i = 0; i <= wrong && r == 0; i++) {
         const char *text = i == 0 ? l->answer : json_string_value(json_array_get(l->wrong, i - 1));
-        r = add_option(q, &prompt, t, text, space, what, err);
+        r = add_option(q, &prompt, t, text, stem > 0, what, err);
     }
     cart_ids_release(&prompt);
     return r;

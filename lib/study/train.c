@@ -21,6 +21,7 @@
 
 #define EVAL_TOKENS ((size_t)1024) /* of held-out conversations at a time */
 #define MAX_WARMUP ((uint64_t)50)
+#define SAVE_EVERY ((uint64_t)20)
 
 struct run {
     const struct cart_model *m;
@@ -40,6 +41,7 @@ struct run {
     json_t *recipe, *identity;
     struct cart_buf state_path, part_path;
     bool saves;                /* there is a place for states */
+    uint64_t save_every;       /* steps; 0: only when stopped */
     struct cart_output direct; /* where there is none: opened before any work, for the cartridge */
     int claim;                 /* FILE.part, locked as long as the run lasts; -1: none */
     uint64_t step;
@@ -323,7 +325,7 @@ static int loop(struct run *t, struct cart_err *err)
         if (cart_interrupted())
             return cart_err_set(err, CART_EAGAIN, "stopped after step %llu of %llu",
                                 (unsigned long long)t->step, (unsigned long long)total);
-        if (every(t->step, t->opt->save_every) && t->step < total && (r = save_state(t, err)) < 0)
+        if (every(t->step, t->save_every) && t->step < total && (r = save_state(t, err)) < 0)
             return r;
     }
     return r < 0 ? r : cart_feed_finish(t->feed, err);
@@ -404,7 +406,10 @@ static int prepare_output(struct run *t, const char *input, struct cart_err *err
     t->saves = !cart_io_is_direct(out);
     if (!t->saves && !t->opt->dry_run && (r = cart_output_open(&t->direct, out, false, err)) < 0)
         return r;
-    if (!t->saves && (t->opt->resume || t->opt->save_every))
+    t->save_every = t->opt->save_every != UINT64_MAX ? t->opt->save_every
+                    : t->saves                       ? SAVE_EVERY
+                                                     : 0;
+    if (!t->saves && (t->opt->resume || t->save_every))
         return cart_err_set(err, CART_EUSAGE,
                             "saved states need a file for the cartridge: -o FILE");
     if (t->saves &&

@@ -21,7 +21,7 @@ struct cart_train_options {
     bool draft;      /* * embed the corpus's tokens */
     bool recompute, pack;
     size_t max_tokens;   /* of one forward */
-    uint64_t save_every; /* steps; 0: only when stopped */
+    uint64_t save_every; /* steps; 0: only when stopped; UINT64_MAX: 20, or 0 without a file */
     uint64_t eval_every; /* * steps (it shows in the metrics); 0: before and after alone */
     bool resume, dry_run;
     const char *output;  /* NULL or "-": standard output; no state is saved then */

@@ -141,7 +141,7 @@ setup() {
     done
     [ ! -e s.part ]
     # A dry run writes nothing, so that it may look on.
-    cart-train -q -p 48 --steps 10 --resume --dry-run --metrics m.jsonl -o r c.targets
+    cart-train -p 48 --steps 10 --resume --dry-run --metrics m.jsonl -o r c.targets
     tail -c +$(($(wc -c < c.targets) * 3 / 4 + 1)) c.targets >&9
     exec 9>&-
     wait $pid

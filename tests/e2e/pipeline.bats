@@ -79,11 +79,17 @@ run_whole() {
     mk STEPS=6 TRAIN_OPTS='--lr 0.01'
     [ ! -e o/cartridge.safetensors.optimizer.safetensors ]
     cart_must_fail 1 cmp -s want o/cartridge.safetensors
-    mk STEPS=6
+    mk STEPS=6 TRAIN_OPTS=
     cmp want o/cartridge.safetensors
     mk STEPS=6 eval > one
     mk STEPS=6 EVAL_OPTS=--json eval > two
     cart_must_fail 1 cmp -s one two
+    # What is not given stays as it was, so that nothing is made anew for an evaluation.
+    touch stamp
+    make -s -f "$CART_ROOT/pipelines/cartridge.mk" OUT=o EVAL_OPTS= eval > three
+    cmp one three
+    cart_equal 'eval.settings evaluation.txt variables.mk' \
+        "$(find o -newer stamp -type f -printf '%f\n' | sort | xargs)" 'what was written'
 }
 
 @test "a stage whose producer died publishes nothing" {
