@@ -94,8 +94,9 @@ static int add_interval(struct cart_buf *out, const char *name, const struct car
                          scale * i->low, scale * i->high);
 }
 
-static int add_differences(struct cart_buf *out, const char *arm, const char *other, int w,
-                           const struct cart_eval_differences *d, struct cart_err *err)
+static int add_differences(struct cart_buf *out, const struct cart_eval *e, const char *arm,
+                           const char *other, int w, const struct cart_eval_differences *d,
+                           struct cart_err *err)
 {
     if (!d->present)
         return 0;
@@ -106,7 +107,7 @@ static int add_differences(struct cart_buf *out, const char *arm, const char *ot
         r = add_interval(out, "right, points", &d->right, 100.0, err);
     if (r == 0 && d->has_answer)
         r = add_interval(out, "log p", &d->answer, 1.0, err);
-    if (r == 0 && d->has_beyond)
+    if (r == 0 && d->has_beyond && groups(e) == 3)
         r = add_interval(out, "log p beyond", &d->answer_beyond, 1.0, err);
     return r < 0 ? r : cart_buf_addf(out, err, "\n");
 }
@@ -139,9 +140,9 @@ int cart_eval_table(const struct cart_eval *e, struct cart_buf *out, struct cart
                           "resamples, seed %llu):\n",
                           CART_BOOTSTRAP_RESAMPLES, (unsigned long long)e->seed);
     for (size_t i = 0; i < e->n && r == 0; i++) {
-        r = add_differences(out, e->arms[i].name, "bare", w, &e->arms[i].to_bare, err);
+        r = add_differences(out, e, e->arms[i].name, "bare", w, &e->arms[i].to_bare, err);
         if (r == 0 && strcmp(e->arms[i].name, "bare") != 0)
-            r = add_differences(out, e->arms[i].name, "untrained", w, &e->arms[i].to_untrained,
+            r = add_differences(out, e, e->arms[i].name, "untrained", w, &e->arms[i].to_untrained,
                                 err);
     }
     if (r == 0 && e->notes.len > 0)

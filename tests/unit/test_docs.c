@@ -169,7 +169,8 @@ static void test_invalid_utf8(void **state)
     for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
         docs_write_text("t", cases[i].bytes);
         snprintf(expected, sizeof expected,
-                 "!not UTF-8 t: byte %zu is no UTF-8: convert it, with iconv -f ISO-8859-1 -t UTF-8 if it is Latin-1\n",
+                 "!not UTF-8 t: byte %zu is no UTF-8: convert it, with iconv -f ISO-8859-1 -t "
+                 "UTF-8 if it is Latin-1\n",
                  cases[i].at);
         docs_expect("t", docs_plain, expected);
         snprintf(expected, sizeof expected, "t=%s\n", cases[i].replaced);
