@@ -203,7 +203,7 @@ static int64_t judge_chunk(struct cart_gate *g, const char *data, size_t n, size
         return 0;
     if (v == REFUSE)
         return -1;
-    if (v == MORE || l.n > CART_GATE_CHUNK_LINE_MAX) {
+    if (v == MORE || (size_t)(l.next - data) > CART_GATE_CHUNK_LINE_MAX) {
         refuse(g, 400, "expected a chunk size, found a line without end");
         return -1;
     }
@@ -245,7 +245,7 @@ static int64_t judge_trailer(struct cart_gate *g, const char *data, size_t n)
     struct line l;
     struct header h = {.fields = g->fields};
     enum verdict v = next_line(data, data + n, &l, g);
-    if (g->trailer + (v == PASS ? l.n : n) > CART_GATE_HEADER_MAX)
+    if (g->trailer + (v == PASS ? (size_t)(l.next - data) : n) > CART_GATE_HEADER_MAX)
         v = refuse(g, 431, "expected a trailer of at most 16384 bytes");
     if (v == PASS && l.n > 0)
         v = judge_field(&l, &h, g);
@@ -253,7 +253,7 @@ static int64_t judge_trailer(struct cart_gate *g, const char *data, size_t n)
         v = refuse(g, 400, "expected the length of the body in the header");
     if (v != PASS)
         return v == MORE ? 0 : -1;
-    g->trailer += l.n;
+    g->trailer += (size_t)(l.next - data);
     g->fields = h.fields;
     if (l.n == 0)
         *g = (struct cart_gate){.at = CART_GATE_HEADER};
@@ -270,7 +270,7 @@ static int64_t judge_header(struct cart_gate *g, const char *data, size_t n, siz
         p += 2;
     for (size_t i = 0;; i++) {
         enum verdict v = next_line(p, end, &l, g);
-        if (v == MORE && n > CART_GATE_HEADER_MAX)
+        if (v != REFUSE && (v == MORE ? n : (size_t)(l.next - data)) > CART_GATE_HEADER_MAX)
             v = refuse(g, 431, "expected a header of at most 16384 bytes");
         if (v == PASS && i > 0 && l.n == 0)
             break;
