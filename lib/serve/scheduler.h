@@ -67,9 +67,7 @@ int cart_scheduler_kv(const struct cart_scheduler *s);         /* type of its ro
 
 enum cart_event_type {
     CART_EVENT_START,  /* the prompt is about to be computed: cached is known. Once a request. */
-    CART_EVENT_PROMPT, /* one prompt token and its logprob (prompt_logprobs); choice 0 only, in
-                        * order, before any token
-                        */
+    CART_EVENT_PROMPT, /* one prompt token and its logprob; choice 0 only, in order, before others */
     CART_EVENT_TOKEN,  /* one token of a choice */
     CART_EVENT_FINISH, /* a choice has ended: finish says why. The token that stopped it was no
                           CART_EVENT_TOKEN. */
@@ -90,9 +88,8 @@ enum cart_serve_finish {
 
 struct cart_logprob {
     uint32_t id;
-    float logprob; /* of the model itself: before temperature, penalties, bias and constraint.
-                    * Natural logarithm, finite
-                    */
+    float logprob; /* natural, finite; of the model itself: before temperature, penalties, bias
+                    * and constraint */
 };
 
 struct cart_usage {
@@ -143,8 +140,7 @@ struct cart_serve_request {
     const uint32_t *prompt;   /* [n_prompt] > 0; copied */
     size_t n_prompt;
     size_t n; /* choices, 1..CART_SERVE_CHOICES_MAX; choice i samples with counter i of seed */
-    size_t max_tokens; /* of each choice; 0: score the prompt only; SIZE_MAX: as many as the context
-                          has room for */
+    size_t max_tokens; /* of each choice; 0: score the prompt only; SIZE_MAX: what the context has */
     double temperature, top_p, min_p; /* as struct cart_sampling */
     size_t top_k;
     uint64_t seed;
