@@ -212,11 +212,8 @@ static int open_parsed(struct cart_cartridge *c, const struct cart_model *m,
         return cart_err_memory(err, "tensor table", m->L * CART_ROWS_TENSORS * sizeof *p->data);
     if ((r = collect(c, m, note, err)) < 0 || (r = check_tensors(c, m, claims.described, err)) < 0)
         return r;
-    if (claims.described && (claims.p != c->p || claims.frozen != c->frozen))
-        return cart_err_set(
-            err, CART_EFORMAT,
-            "metadata says p %zu, frozen %zu; the tensors hold %zu rows, %zu of them frozen",
-            claims.p, claims.frozen, c->p, c->frozen);
+    if ((r = cart_claims_check_rows(&claims, c->p, c->frozen, err)) < 0)
+        return r;
     c->first_position = claims.first_position;
     c->steps = claims.steps;
     bool reorder = claims.has_rope_order && claims.rope_order != m->rope.order && m->rope.n_rot > 0;

@@ -1,5 +1,6 @@
 #include "cartridge/convert.h"
 
+#include "cartridge/metadata.h"
 #include "cartridge/rows.h"
 #include "stream/stream.h"
 #include "tensor/dtype.h"
@@ -119,6 +120,10 @@ int cart_rows_check(const struct cart_st *st, const char *what, struct cart_err 
     for (size_t i = 0; i < layers; i++)
         if ((r = check_layer(st, i, what, err)) < 0)
             return r;
+    struct cart_claims claims;
+    if ((r = cart_claims_parse(&claims, st->metadata, NULL, err)) < 0 ||
+        (r = cart_claims_check_rows(&claims, frozen + rows->shape[0], frozen, err)) < 0)
+        return cart_err_wrap(err, r, "%s", what);
     return (r = cart_rows_check_seal(st, err)) < 0 ? cart_err_wrap(err, r, "%s", what) : 0;
 }
 

@@ -82,8 +82,12 @@ int cart_claims_parse(struct cart_claims *c, const json_t *metadata, struct cart
             err, CART_EFORMAT, "metadata: cart.version is \"%s\", this program reads \"%s\"",
             cart_err_escape(shown, sizeof shown, version, strlen(version)), CART_CARTRIDGE_VERSION);
     }
+    static const char *const required[] = {"cart.geometry", "cart.tokenizer"};
     uint64_t p = 0, frozen = 0, first = 0;
     int r;
+    for (size_t i = 0; i < CART_COUNTOF(required); i++)
+        if (!json_object_get(metadata, required[i]))
+            return cart_err_set(err, CART_EFORMAT, "metadata: %s is missing", required[i]);
     if ((r = parse_number(metadata, "cart.p", CART_CARTRIDGE_MAX_P, true, &p, err)) < 0 ||
         (r = parse_number(metadata, "cart.frozen", CART_CARTRIDGE_MAX_P, true, &frozen, err)) < 0 ||
         (r = parse_number(metadata, "cart.first_position", UINT32_MAX, false, &first, err)) < 0 ||
@@ -108,6 +112,17 @@ int cart_claims_parse(struct cart_claims *c, const json_t *metadata, struct cart
     return 0;
 }
 
+int cart_claims_check_rows(const struct cart_claims *c, size_t p, size_t frozen,
+                           struct cart_err *err)
+{
+    if (!c->described || (c->p == p && c->frozen == frozen))
+        return 0;
+    return cart_err_set(
+        err, CART_EFORMAT,
+        "metadata says p %zu, frozen %zu; the tensors hold %zu rows, %zu of them frozen", c->p,
+        c->frozen, p, frozen);
+}
+
 int cart_claims_match(const struct cart_claims *c, const struct cart_model *m,
                       bool allow_other_weights, struct cart_note *note, struct cart_err *err)
 {
@@ -121,9 +136,7 @@ int cart_claims_match(const struct cart_claims *c, const struct cart_model *m,
     int r = 0;
     for (size_t i = 0; i < CART_COUNTOF(keys) && r == 0; i++) {
         json_t *value = json_object_get(c->metadata, keys[i][1]);
-        if (!value && i < 2)
-            r = cart_err_set(err, CART_EFORMAT, "metadata: %s is missing", keys[i][1]);
-        else if (value && json_object_set(fp, keys[i][0], value) != 0)
+        if (value && json_object_set(fp, keys[i][0], value) != 0)
             r = cart_err_memory(err, "fingerprints", 0);
     }
     if (r == 0)

@@ -26,6 +26,10 @@ struct cart_claims {
 int cart_claims_parse(struct cart_claims *c, const json_t *metadata, struct cart_note *note,
                       struct cart_err *err) CART_MUST_USE;
 
+/* CART_EFORMAT where the rows are not as many as metadata says. */
+int cart_claims_check_rows(const struct cart_claims *c, size_t p, size_t frozen,
+                           struct cart_err *err) CART_MUST_USE;
+
 /* CART_EMATCH where the fingerprints are another model's. */
 int cart_claims_match(const struct cart_claims *c, const struct cart_model *m,
                       bool allow_other_weights, struct cart_note *note,

@@ -97,8 +97,14 @@ static int plan_schedule(struct run *t, struct cart_err *err)
         int r = cart_feed_planned(t->feed) ? 0 : cart_feed_finish(t->feed, err);
         if (r < 0)
             return r;
-        steps = (uint64_t)ceil(o->epochs * (double)cart_feed_planned(t->feed) / (double)o->accum);
-        steps = steps ? steps : 1;
+        double wanted = ceil(o->epochs * (double)cart_feed_planned(t->feed) / (double)o->accum);
+        if (wanted > CART_TRAIN_MAX_STEPS)
+            return cart_err_set(err, CART_EUSAGE,
+                                "%g passes over %zu conversations: expected at most %.0f steps of "
+                                "them, found %.0f",
+                                o->epochs, cart_feed_planned(t->feed), CART_TRAIN_MAX_STEPS,
+                                wanted);
+        steps = wanted > 1.0 ? (uint64_t)wanted : 1;
     }
     uint64_t warmup = o->warmup;
     if (warmup == UINT64_MAX)
@@ -514,7 +520,11 @@ static int calibrate(struct run *t, struct cart_train_plan *p, struct cart_err *
                                t->pool, err);
     p->step_seconds = cart_clock_now() - t0;
     p->tape_bytes = cart_distiller_bytes(t->distiller);
-    p->spool_bytes = cart_feed_spooled(t->feed) / t->opt->accum * p->planned;
+    struct cart_feed_mark mark;
+    cart_feed_tell(t->feed, &mark);
+    if (mark.read > 0)
+        p->spool_bytes =
+            (size_t)((double)cart_feed_spooled(t->feed) / (double)mark.read * (double)p->planned);
     t0 = cart_clock_now();
     if (r == 0)
         r = evaluate(t, err);

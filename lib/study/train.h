@@ -9,6 +9,8 @@
 #include "study/init.h"
 #include "study/schedule.h"
 
+#define CART_TRAIN_MAX_STEPS 1e9
+
 struct cart_train_options {
     struct cart_init_options init;    /* * p, init, frozen, seed (also of the shuffles) */
     enum cart_schedule_kind schedule; /* * */

@@ -379,6 +379,20 @@ setup() {
     [ ! -e no ]
 }
 
+@test "more steps than any run makes are refused, and the spool is of what is there" {
+    cart_need_tool jq
+    cart-view c.targets > c.jsonl
+    jq -c 'if .record == "head" then .conversations = 9223372036854775000 else . end' c.jsonl | cart-view -q --pack -o m.targets -
+    cart_must_fail 2 cart-train -q -p 48 --epochs 1000000 -o no m.targets 2> err
+    cart_has err 'expected at most 1000000000 steps of them, found '
+    # A stream that does not say how many it has is read whole before.
+    jq -c 'if .record == "head" then del(.conversations, .held_out) else . end' c.jsonl | cart-view -q --pack -o n.targets -
+    for f in c n; do
+        cart-train --dry-run -p 48 $f.targets 2>&1 | sed -n 's/.*spool \([0-9.]*\) MiB.*/\1/p'
+    done > spool
+    cart_equal "$(sed -n 1p spool)" "$(sed -n 2p spool)" spool
+}
+
 @test "a full disk is reported" {
     cart_must_fail 5 cart-train -q -p 48 --steps 2 -o /dev/full c.targets
     cart_must_fail 5 cart-train -q -p 48 --steps 2 --metrics /dev/full/no -o no c.targets

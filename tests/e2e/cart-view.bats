@@ -41,6 +41,26 @@ make_cartridge() {
     echo '{"record":"end","tensors":8}'
 }
 
+@test "--check refuses the cartridges that no reader takes" {
+    cart_need_tool jq
+    cart_tiny llama_tied
+    echo 'The kettle has a copper base. Its lid opens with a small lever.' > k.txt
+    cart-tokenize -q -o k.tokens k.txt
+    cart-init -q -p 16 -o k.cart k.tokens
+    cart-view --check k.cart
+    cart-view --data k.cart > k.jsonl
+    # Their own metadata is not under the digest of the rows.
+    for edit in '"cart.p" = "99"' '"cart.frozen" = "3"' '"cart.version" = "2"' '"cart.rope_order" = "up"'; do
+        jq -c "if .metadata then .metadata.$edit else . end" k.jsonl | cart-view -q --pack -o bad.cart -
+        cart_must_fail 3 cart-view --check bad.cart
+        cart_must_fail 3 cart-view -q --dtype f16 -o no bad.cart
+        cart_must_fail 3 cart-ask -c bad.cart hello < /dev/null
+    done
+    jq -c 'if .metadata then del(.metadata["cart.tokenizer"]) else . end' k.jsonl | cart-view -q --pack -o bad.cart -
+    cart_must_fail 3 cart-view --check bad.cart 2> err
+    cart_has err 'bad.cart: metadata: cart.tokenizer is missing'
+}
+
 @test "usage is the manual's synopsis" {
     cart_equal "$(cart_man_synopsis "$CART_ROOT/man/cart-view.1")" "$(cart_help_usage cart-view)"
 }
