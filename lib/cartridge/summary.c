@@ -73,15 +73,39 @@ static int put_making(struct cart_buf *out, const json_t *m, struct cart_err *er
     return r;
 }
 
+/* What cart-train goes on from (study/train_state.h): how far it is, and of what run. */
+static int put_state(struct cart_buf *out, const struct cart_st *st, struct cart_err *err)
+{
+    json_t *identity = inner(st->metadata, "cart.identity");
+    const json_t *recipe = json_object_get(identity, "recipe");
+    json_int_t p = json_integer_value(json_object_get(recipe, "p"));
+    json_int_t steps = json_integer_value(json_object_get(recipe, "steps"));
+    int r = cart_summary_line(out, err, "made",
+                              "step %s of %lld; p %lld; corpus %.8s; %.2f MiB",
+                              text_of(st->metadata, "cart.step", "?"), (long long)steps,
+                              (long long)p, text_of(identity, "corpus", "unknown"),
+                              (double)bytes_of(st) / MIB);
+
+    if (r == 0)
+        r = cart_summary_model(out, json_object_get(identity, "model"), "", err);
+    json_decref(identity);
+    return r;
+}
+
 int cart_rows_summary(struct cart_buf *out, const struct cart_st *st, const char *what,
                       struct cart_err *err)
 {
     bool rows = cart_rows_present(st);
+    bool state = json_object_get(st->metadata, "cart.optimizer") != NULL;
     int r = rows ? cart_rows_check(st, what, err) : 0;
 
     if (r < 0 || (r = cart_buf_addf(out, err, "%s: %s\n", what,
-                                    rows ? "cartridge" : "safetensors file")) < 0)
+                                    rows    ? "cartridge"
+                                    : state ? "saved state of a training"
+                                            : "safetensors file")) < 0)
         return r;
+    if (state && !rows)
+        return put_state(out, st, err);
     if (!rows)
         return cart_summary_line(out, err, "tensors", "%zu, %.2f MiB", st->n,
                                  (double)bytes_of(st) / MIB);

@@ -108,6 +108,9 @@ setup() {
     [ -e r.optimizer.safetensors ]
     [ ! -e r ]
     cart-view --check r.part
+    step=$(sed -n 's/.* the state after step \([0-9]*\): .*/\1/p' words)
+    cart-view --summary r.optimizer.safetensors > found
+    cart_has found "made           step $step of 300; p 48; corpus "
     # A run with another option is another run.
     cart_must_fail 4 cart-train -q -p 48 --steps 300 --lr 0.1 --resume -o r c.targets 2> err
     cart_has err 'lr: saved with 0.02, asked for 0.1'
