@@ -28,7 +28,7 @@ make_shard() {
 
 # A cartridge of two layers with made-up rows.
 make_cartridge() {
-    local meta='"cart.version":"1","cart.history":"[]"'
+    local meta='"cart.version":"1","cart.geometry":"g","cart.tokenizer":"t","cart.p":"3","cart.frozen":"1","cart.history":"[]"'
     printf '{"record":"safetensors","metadata":{%s},"tensors":8}\n' "$meta"
     echo '{"record":"tensor","name":"layers.0.k_sink","dtype":"F32","shape":[1,1,2],"data":[[[0.1,-0.0]]]}'
     echo '{"record":"tensor","name":"layers.0.v_sink","dtype":"F32","shape":[1,1,2],"data":[[[1,2]]]}'
@@ -411,7 +411,7 @@ TEXT
     diff - found <<'TEXT'
 c.safetensors: cartridge
   rows           p 3, 1 of them frozen; 2 layers of 1 heads of 2, F32, 0.00 MiB
-  model          geometry none, tokenizer none, template none, weights none
+  model          geometry g, tokenizer t, template none, weights none
   made           0 steps; f32; corpus unknown
 TEXT
     cp "$CART_MODEL" m.gguf
