@@ -140,7 +140,7 @@ struct cart_serve_request {
     const uint32_t *prompt;   /* [n_prompt] > 0; copied */
     size_t n_prompt;
     size_t n; /* choices, 1..CART_SERVE_CHOICES_MAX; choice i samples with counter i of seed */
-    size_t max_tokens; /* of each choice; 0: score the prompt only; SIZE_MAX: what the context has */
+    size_t max_tokens; /* of each choice; 0: score the prompt only; SIZE_MAX: what fits */
     double temperature, top_p, min_p; /* as struct cart_sampling */
     size_t top_k;
     uint64_t seed;
