@@ -181,6 +181,30 @@ char *cart_io_join(const char *dir, const char *name)
     return path;
 }
 
+/* The name that path stands for, symbolic links followed to where they end even if nothing is there
+ * yet; the caller's to free. NULL: errno says why. */
+static char *final_name(const char *path)
+{
+    char target[4096];
+    char *at = strdup(path);
+    ssize_t n = -1;
+    for (int links = 0; at && links < 40 && (n = readlink(at, target, sizeof target - 1)) >= 0;
+         links++) {
+        target[n] = '\0';
+        char *dir = target[0] == '/' ? NULL : parent_of(at);
+        char *next = target[0] == '/' ? strdup(target) : dir ? cart_io_join(dir, target) : NULL;
+        free(dir);
+        free(at);
+        at = next;
+    }
+    if (at && n >= 0) {
+        free(at);
+        at = NULL;
+        errno = ELOOP;
+    }
+    return at;
+}
+
 static int sync_parent(const char *path, struct cart_err *err)
 {
     char *dir = parent_of(path);
@@ -231,7 +255,13 @@ bool cart_io_same_file(const char *a, const char *b)
     bool is_a = stat(a, &sa) == 0, is_b = stat(b, &sb) == 0;
     if (is_a && is_b)
         return S_ISREG(sa.st_mode) && sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino;
-    return !is_a && !is_b && same_new_name(a, b);
+    if (is_a || is_b)
+        return false;
+    char *fa = final_name(a), *fb = final_name(b);
+    bool same = fa && fb && same_new_name(fa, fb);
+    free(fa);
+    free(fb);
+    return same;
 }
 
 int cart_io_claim_fd(int fd, const char *name, struct cart_err *err)
@@ -276,23 +306,6 @@ int cart_io_claim(int *fd, const char *path, struct cart_err *err)
         if (r < 0)
             return r;
     }
-}
-
-int cart_io_publish(const char *from, const char *to, struct cart_err *err)
-{
-    struct stat st;
-    if (stat(to, &st) == 0 && !S_ISREG(st.st_mode))
-        return cart_err_set(err, CART_EUSAGE, "%s: expected a regular file or none", to);
-    int fd = open(from, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return cart_err_sys(err, "%s", from);
-    int r = fsync(fd) < 0 ? cart_err_sys(err, "%s: syncing", from) : 0;
-    close(fd);
-    if (r < 0)
-        return r;
-    if (rename(from, to) < 0)
-        return cart_err_sys(err, "%s: renaming to %s", from, to);
-    return sync_parent(to, err);
 }
 
 /* Names ".NAME.PID-N.tmp" beside path: unique among our processes, and O_EXCL settles the rest. */
@@ -400,7 +413,7 @@ int cart_output_open(struct cart_output *out, const char *path, bool text, struc
         return r;
     }
     struct cart_output o = {.fd = -1};
-    o.path = exists ? realpath(path, NULL) : strdup(path);
+    o.path = final_name(path);
     if (!o.path)
         return cart_err_sys(err, "%s", path);
     int r = open_beside(&o, err);
@@ -487,4 +500,53 @@ void cart_output_abandon(struct cart_output *out)
     free(out->tmp_path);
     free(out->path);
     *out = (struct cart_output){0};
+}
+
+/* To another file system a file is not renamed: its bytes go. */
+static int copy_to(const char *to, int fd, const char *from, struct cart_err *err)
+{
+    struct cart_output out;
+    struct cart_map map = {NULL, 0};
+    int r = cart_map_fd(&map, fd, from, err);
+    if (r == 0 && (r = cart_output_open(&out, to, false, err)) == 0) {
+        if ((r = cart_io_write(out.fd, map.data, map.size, to, err)) == 0)
+            r = cart_output_commit(&out, err);
+        else
+            cart_output_abandon(&out);
+    }
+    cart_map_release(&map);
+    if (r == 0 && unlink(from) < 0)
+        r = cart_err_sys(err, "%s: removing", from);
+    return r;
+}
+
+static int publish_fd(int fd, const char *from, const char *to, const struct stat *old,
+                      struct cart_err *err)
+{
+    if (old && fchmod(fd, old->st_mode & 07777) < 0)
+        return cart_err_sys(err, "%s: setting its mode", from);
+    if (fsync(fd) < 0)
+        return cart_err_sys(err, "%s: syncing", from);
+    if (rename(from, to) == 0)
+        return sync_parent(to, err);
+    return errno == EXDEV ? copy_to(to, fd, from, err)
+                          : cart_err_sys(err, "%s: renaming to %s", from, to);
+}
+
+int cart_io_publish(const char *from, const char *to, struct cart_err *err)
+{
+    struct stat st;
+    bool exists = stat(to, &st) == 0;
+    if (exists && !S_ISREG(st.st_mode))
+        return cart_err_set(err, CART_EUSAGE, "%s: expected a regular file or none", to);
+    char *name = final_name(to);
+    if (!name)
+        return cart_err_sys(err, "%s", to);
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    int r = fd < 0 ? cart_err_sys(err, "%s", from)
+                   : publish_fd(fd, from, name, exists ? &st : NULL, err);
+    if (fd >= 0)
+        close(fd);
+    free(name);
+    return r;
 }

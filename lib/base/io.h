@@ -37,7 +37,7 @@ void cart_map_release(struct cart_map *map);
 /* An output that appears whole or not at all: a file without a name in the directory of path where
  * the system has such (else a temporary file beside it), then fsync, a link where the name is free
  * (else a rename), fsync of the directory. A process that is killed between link and rename leaves
- * .NAME.PID-N.tmp. A symbolic link is followed; an existing file keeps its permission bits. path
+ * .NAME.PID-N.tmp. A symbolic link is followed, also to where nothing is; an existing file keeps its permission bits. path
  * NULL or "-" is standard output, and a device or FIFO that exists under path is one too: written
  * directly (refused when it is a terminal, unless text). A directory is CART_EUSAGE. */
 struct cart_output {
@@ -83,7 +83,8 @@ char *cart_io_join(const char *dir, const char *name) CART_MUST_USE;
 /* A file without a name in the folder dir, to be written and read; it goes with its descriptor. */
 int cart_io_scratch(int *out, const char *dir, struct cart_err *err) CART_MUST_USE;
 
-/* fsync and rename of a file that the caller wrote under from, then fsync of the directory.
+/* fsync and rename of a file that the caller wrote under from, then fsync of the directory; as
+ * cart_output does it, with symbolic links followed and an existing file's permission bits kept.
  * CART_EUSAGE if there is something else than a regular file under to, which stays. */
 int cart_io_publish(const char *from, const char *to, struct cart_err *err) CART_MUST_USE;
 

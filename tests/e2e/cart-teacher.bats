@@ -117,6 +117,23 @@ records() {
     cmp x.targets y.targets
 }
 
+@test "an output is written where its link leads, on another file system too" {
+    cart-teacher -q -o x.targets x.conv
+    far=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || pwd)/cart.XXXXXX")
+    mkdir near
+    for dir in near "$far"; do
+        ln -sf "$dir/real" y.targets
+        cart-teacher -q -o y.targets x.conv
+        chmod 600 "$dir/real"
+        cart-teacher -q -o y.targets x.conv
+        cmp x.targets "$dir/real"
+        cart_equal "600 $dir/real" "$(stat -c %a "$dir/real") $(readlink y.targets)"
+        cart_equal real "$(ls -A "$dir")"
+        [ ! -e y.targets.part ]
+    done
+    rm -r "$far"
+}
+
 @test "a span outside its document is refused" {
     cart-view x.conv | jq -c 'if .record == "conv" and .n == 1 then .context_span = [0, 999999] else . end' >bad.jsonl
     cart-view --pack bad.jsonl >bad.conv

@@ -228,6 +228,53 @@ static void test_publish(void **state)
     unlink("b");
 }
 
+static mode_t mode_of(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 ? st.st_mode : 0;
+}
+
+/* Both ways of writing a file are one to whoever named it. */
+static void test_links_are_followed(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct cart_output out;
+    assert_int_equal(mkdir("dir", 0755), 0);
+    assert_int_equal(symlink("dir/real", "link"), 0);
+    assert_int_equal(symlink("link", "again"), 0);
+    assert_true(cart_io_same_file("again", "dir/real"));
+    assert_false(cart_io_same_file("again", "real"));
+    for (int way = 0; way < 4; way++) {
+        bool publishes = way % 2 == 0, older = way >= 2;
+        if (older)
+            assert_int_equal(chmod("dir/real", 0640), 0);
+        if (publishes) {
+            put_file("a", "one");
+            assert_int_equal(cart_io_publish("a", "again", &err), 0);
+        } else {
+            assert_int_equal(cart_output_open(&out, "again", false, &err), 0);
+            assert_int_equal(cart_io_write(out.fd, "one", 3, "x", &err), 0);
+            assert_int_equal(cart_output_commit(&out, &err), 0);
+        }
+        check_file("dir/real", "one");
+        assert_true(S_ISLNK(mode_of("again")) && S_ISLNK(mode_of("link")));
+        if (older)
+            assert_int_equal(mode_of("dir/real") & 07777, 0640);
+        else
+            assert_int_equal(unlink("dir/real"), 0);
+        if (way == 1)
+            put_file("dir/real", "old");
+    }
+    assert_int_equal(unlink("link"), 0);
+    assert_int_equal(symlink("again", "link"), 0);
+    put_file("a", "one");
+    assert_true(cart_io_publish("a", "link", &err) < 0);
+    assert_true(cart_output_open(&out, "link", false, &err) < 0);
+    assert_int_equal(unlink("link") | unlink("again") | unlink("a") | unlink("dir/real"), 0);
+    assert_int_equal(rmdir("dir"), 0);
+}
+
 static void test_claim(void **state)
 {
     (void)state;
@@ -363,6 +410,7 @@ int main(void)
         cmocka_unit_test(test_output_close_fails),
         cmocka_unit_test(test_output_killed),
         cmocka_unit_test(test_publish),
+        cmocka_unit_test(test_links_are_followed),
         cmocka_unit_test(test_claim),
         cmocka_unit_test(test_same_file),
         cmocka_unit_test(test_map),
