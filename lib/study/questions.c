@@ -160,12 +160,21 @@ static bool path_fits(const char *path, const char *wanted)
     return false;
 }
 
+/* What all lines of a file are read against. */
+struct reading {
+    const struct cart_model *m;
+    const struct cart_corpus *corpus;
+    struct cart_buf *texts; /* [n_docs]: of those looked into, decoded once for all lines */
+};
+
 /* 1: *at is the tokens of the document up to the end of quote; 0: it is not in it. */
-static int locate_in(size_t *at, const struct cart_doc *d, const struct cart_tokenizer *t,
-                     const char *quote, struct cart_buf *text, struct cart_err *err)
+static int locate_in(size_t *at, const struct reading *in, size_t doc, const char *quote,
+                     struct cart_err *err)
 {
-    cart_buf_reset(text);
-    int r = cart_tokenizer_decode(t, d->tokens, d->n, true, text, err);
+    const struct cart_tokenizer *t = cart_model_tokenizer(in->m);
+    const struct cart_doc *d = &in->corpus->docs[doc];
+    struct cart_buf *text = &in->texts[doc];
+    int r = text->len > 0 ? 0 : cart_tokenizer_decode(t, d->tokens, d->n, true, text, err);
     const char *found =
         r == 0 && text->len > 0 ? memmem(text->data, text->len, quote, strlen(quote)) : NULL;
     if (!found)
@@ -178,9 +187,10 @@ static int locate_in(size_t *at, const struct cart_doc *d, const struct cart_tok
 }
 
 /* 1: found, or nothing to find; 0: the corpus does not hold the quote. */
-static int locate(struct cart_question *q, const struct line *l, const struct cart_model *m,
-                  const struct cart_corpus *corpus, const char *what, struct cart_err *err)
+static int locate(struct cart_question *q, const struct line *l, const struct reading *in,
+                  const char *what, struct cart_err *err)
 {
+    const struct cart_corpus *corpus = in->corpus;
     if (l->has_at) {
         if (l->at >= corpus->tokens)
             return cart_err_set(err, CART_EFORMAT, "%s: at %llu: the corpus has %zu tokens", what,
@@ -191,18 +201,16 @@ static int locate(struct cart_question *q, const struct line *l, const struct ca
     }
     if (!l->quote || !*l->quote)
         return 1;
-    struct cart_buf text = CART_BUF_INIT;
     int r = 0;
     for (size_t d = 0; d < corpus->n_docs && r == 0; d++) {
         const struct cart_doc *doc = &corpus->docs[d];
         if (l->path && !path_fits(doc->path, l->path) && strcmp(doc->id, l->path) != 0)
             continue;
         size_t at = 0;
-        r = locate_in(&at, doc, cart_model_tokenizer(m), l->quote, &text, err);
+        r = locate_in(&at, in, d, l->quote, err);
         q->located = r == 1;
         q->at = q->located ? doc->first + at : 0;
     }
-    cart_buf_release(&text);
     return r;
 }
 
@@ -228,8 +236,7 @@ static int note_line(size_t *count, struct cart_buf *lines, const char *what, st
     return cart_buf_addf(lines, err, "%s%s", (*count)++ ? ", " : "", strrchr(what, ' ') + 1);
 }
 
-static int add_question(struct cart_questions *all, const struct line *l,
-                        const struct cart_model *m, const struct cart_corpus *corpus,
+static int add_question(struct cart_questions *all, const struct line *l, const struct reading *in,
                         const char *what, struct cart_err *err)
 {
     int r = cart_array_reserve(&all->items, &all->cap, all->n + 1, sizeof *all->items, err);
@@ -237,21 +244,20 @@ static int add_question(struct cart_questions *all, const struct line *l,
         return r;
     struct cart_question *q = &all->items[all->n++];
     *q = (struct cart_question){.n = 0};
-    if ((r = build(q, l, m, what, err)) < 0)
+    if ((r = build(q, l, in->m, what, err)) < 0)
         return r;
-    if (!fits(q, m)) {
+    if (!fits(q, in->m)) {
         release_question(q);
         all->n--;
         return note_line(&all->too_long, &all->too_long_lines, what, err);
     }
     all->options += q->n;
-    r = locate(q, l, m, corpus, what, err);
+    r = locate(q, l, in, what, err);
     return r == 0 ? note_line(&all->unlocated, &all->unlocated_lines, what, err) : r < 0 ? r : 0;
 }
 
 static int add_line(struct cart_questions *all, const char *text, size_t n,
-                    const struct cart_model *m, const struct cart_corpus *corpus, const char *what,
-                    struct cart_err *err)
+                    const struct reading *in, const char *what, struct cart_err *err)
 {
     json_t *o = NULL;
     struct line l;
@@ -259,7 +265,7 @@ static int add_line(struct cart_questions *all, const char *text, size_t n,
     if (r < 0)
         return r;
     if ((r = parse_line(&l, o, what, err)) == 0)
-        r = add_question(all, &l, m, corpus, what, err);
+        r = add_question(all, &l, in, what, err);
     json_decref(o);
     return r;
 }
@@ -270,7 +276,9 @@ int cart_questions_read(struct cart_questions *out, const char *path, const stru
     struct cart_questions all = {.n = 0};
     struct cart_buf text = CART_BUF_INIT, what = CART_BUF_INIT;
     const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
-    int r = cart_io_slurp(path, FILE_LIMIT, &text, err);
+    struct reading in = {m, corpus, calloc(corpus->n_docs + 1, sizeof *in.texts)};
+    int r = in.texts ? cart_io_slurp(path, FILE_LIMIT, &text, err)
+                     : cart_err_memory(err, "documents", corpus->n_docs * sizeof *in.texts);
     size_t line = 0;
     size_t mark = text.len >= 3 && memcmp(text.data, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
     for (size_t at = mark; at < text.len && r == 0; line++) {
@@ -282,11 +290,14 @@ int cart_questions_read(struct cart_questions *out, const char *path, const stru
             blank++;
         cart_buf_reset(&what);
         if (blank < n && (r = cart_buf_addf(&what, err, "%s: line %zu", name, line + 1)) == 0)
-            r = add_line(&all, s, n, m, corpus, what.data, err);
+            r = add_line(&all, s, n, &in, what.data, err);
     }
     if (r == 0 && all.n == 0)
         r = cart_err_set(err, CART_EFORMAT, "%s: expected a question%s, found none", name,
                          all.too_long ? " that fits the model's context" : "");
+    for (size_t d = 0; in.texts && d < corpus->n_docs; d++)
+        cart_buf_release(&in.texts[d]);
+    free(in.texts);
     cart_buf_release(&what);
     cart_buf_release(&text);
     if (r < 0) {
