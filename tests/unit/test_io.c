@@ -382,8 +382,6 @@ static void test_slurp_limit(void **state)
     assert_int_equal(cart_io_slurp("f", 4, &b, &err), CART_EFORMAT);
     cart_buf_reset(&b);
     assert_int_equal(cart_io_slurp("/dev/zero", 100000, &b, &err), CART_EFORMAT);
-    assert_int_equal(cart_io_slurp("/", 5, &b, &err), CART_EUSAGE);
-    assert_string_equal(err.msg, "/: expected a file, found a directory");
     assert_int_equal(cart_io_slurp(".", 5, &b, &err), CART_EFORMAT);
     assert_string_equal(err.msg, ".: expected a file, found a directory");
     cart_buf_release(&b);
