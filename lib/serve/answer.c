@@ -194,6 +194,14 @@ static bool mark(struct cart_answer *a, struct cart_choice *c, uint32_t id, bool
     return true;
 }
 
+static size_t characters(const struct cart_buf *text)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < text->len; i++)
+        n += ((unsigned char)text->data[i] & 0xc0) != 0x80;
+    return n;
+}
+
 static bool token(struct cart_answer *a, struct cart_choice *c, const struct cart_event *e)
 {
     struct cart_buf out = CART_BUF_INIT;
@@ -205,6 +213,7 @@ static bool token(struct cart_answer *a, struct cart_choice *c, const struct car
     if (!mark(a, c, e->id, &go_on) && !e->control) {
         if (cart_decoder_push(&c->decoder, e->id, &out, NULL) < 0)
             c->content.r = CART_ESYS;
+        c->chars += characters(&out);
         if (out.len > 0)
             go_on = text(a, c, out.data, out.len);
     }
@@ -290,25 +299,52 @@ static bool finish(struct cart_answer *a, struct cart_choice *c, const struct ca
     return true;
 }
 
-/* The echoed prompt: its text goes to every choice, its logprobs too. */
+/* Prompt text, which is never searched for stop strings. */
+static void show_prompt(struct cart_choice *c, const struct cart_buf *text)
+{
+    cart_wire_bytes(&c->content, text->data, text->len);
+    c->decoded += text->len;
+    c->shown += text->len;
+    c->chars += characters(text);
+}
+
+/* One scored token of the echoed prompt, for every choice. */
 static void prompt_token(struct cart_answer *a, size_t prompt, const struct cart_event *e)
 {
     for (size_t i = 0; i < a->opt.n; i++) {
         struct cart_choice *c = &a->choices[prompt * a->opt.n + i];
         struct cart_buf out = CART_BUF_INIT;
-        size_t start = c->decoded;
-        if (a->opt.logprobs)
-            cart_answer_logprob(a, c, e, start);
+        cart_answer_logprob(a, c, e, c->decoded);
         c->decoder.special = true;
         if (cart_decoder_push(&c->decoder, e->id, &out, NULL) < 0)
             c->content.r = CART_ESYS;
-        cart_wire_bytes(&c->content, out.data, out.len);
-        c->decoded += out.len;
-        c->shown += out.len;
-        cart_answer_release_logprobs(c, c->decoder.n_held == 0);
         c->decoder.special = false;
+        show_prompt(c, &out);
+        cart_answer_release_logprobs(c, c->decoder.n_held == 0);
         cart_buf_release(&out);
     }
+}
+
+/* Without logprobs nobody scores the prompt, and its ids are enough for its text. Called when it is
+ * about to be computed: a prompt that waits holds no text. */
+static void echo_prompt(struct cart_answer *a, size_t prompt)
+{
+    const struct cart_ids *ids = &a->group.prompts[prompt].ids;
+    struct cart_choice *first = &a->choices[prompt * a->opt.n];
+    struct cart_decoder decoder = first->decoder;
+    struct cart_buf out = CART_BUF_INIT;
+    int r = 0;
+    decoder.special = true;
+    for (size_t i = 0; i < ids->n && r == 0; i++)
+        r = cart_decoder_push(&decoder, ids->data[i], &out, NULL);
+    decoder.special = false;
+    for (size_t i = 0; i < a->opt.n; i++) {
+        first[i].decoder = decoder;
+        show_prompt(&first[i], &out);
+        if (r < 0)
+            first[i].content.r = CART_ESYS;
+    }
+    cart_buf_release(&out);
 }
 
 static bool on_event(struct cart_group *b, size_t prompt, const struct cart_event *e)
@@ -317,9 +353,12 @@ static bool on_event(struct cart_group *b, size_t prompt, const struct cart_even
     struct cart_choice *c = &a->choices[prompt * a->opt.n + e->choice];
     bool go_on = true;
     switch (e->type) {
+    case CART_EVENT_START:
+        if (a->opt.echo && !a->opt.logprobs)
+            echo_prompt(a, prompt);
+        return true;
     case CART_EVENT_PROMPT:
-        if (a->opt.echo)
-            prompt_token(a, prompt, e);
+        prompt_token(a, prompt, e);
         return true;
     case CART_EVENT_TOKEN:
         go_on = token(a, c, e);
@@ -426,7 +465,7 @@ bool cart_answer_new(struct cart_answer **out, struct cart_exchange *x, size_t n
     a->group.request.stack = selection->stack;
     cart_params_apply(&a->params, &a->group.request);
     a->group.request.logprobs = o->logprobs;
-    a->group.request.prompt_logprobs = o->echo;
+    a->group.request.prompt_logprobs = o->echo && o->logprobs;
     a->group.on_event = on_event;
     a->group.on_done = cart_answer_done;
     cart_selection_label(selection, x);

@@ -25,7 +25,7 @@ struct cart_choice {
     size_t breaks;  /* line breaks held back: dropped before a mark, shown before text */
     size_t decoded; /* bytes of content that have come */
     size_t shown;   /* bytes of it that are out */
-    size_t chars;   /* characters of it, for text_offset */
+    size_t chars;   /* characters of what has come, for text_offset */
     size_t n_calls;
     bool call_open; /* the call at work has an entry in the answer already */
     bool stopped;   /* by a stop string */

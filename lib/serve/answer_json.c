@@ -71,12 +71,12 @@ static void completion_top(struct cart_wire *w, const struct cart_tokenizer *t,
     cart_wire_add(w, "}");
 }
 
-static size_t characters(struct cart_text t)
+/* Where the token begins in the text, in characters: behind what is there, and behind the U+FFFD
+ * that half a character becomes where the token does not complete it. */
+static size_t offset(const struct cart_choice *c, struct cart_text t)
 {
-    size_t n = 0;
-    for (size_t i = 0; i < t.n; i++)
-        n += ((unsigned char)t.data[i] & 0xc0) != 0x80;
-    return n;
+    bool begins = t.n > 0 && ((unsigned char)t.data[0] & 0xc0) != 0x80;
+    return c->chars + (c->decoder.n_held > 0 && begins);
 }
 
 void cart_answer_logprob(struct cart_answer *a, struct cart_choice *c, const struct cart_event *e,
@@ -108,8 +108,7 @@ void cart_answer_logprob(struct cart_answer *a, struct cart_choice *c, const str
         else
             cart_wire_add(w, "null");
         p->from[CART_LP_OFFSET] = w->b.len;
-        cart_wire_f(w, "%zu", c->chars);
-        c->chars += characters(e->bytes);
+        cart_wire_f(w, "%zu", offset(c, e->bytes));
     }
     p->from[CART_LP_COLUMNS] = w->b.len;
 }

@@ -152,7 +152,8 @@ void cart_http_stop(struct cart_serve *s);
 
 /* ---- net.c for http.c ---- */
 
-void cart_net_watch(struct cart_serve *s, struct cart_exchange *x); /* until the exchange ends */
+/* Until the exchange ends. false: the server has ended, and the exchange must not be suspended. */
+bool cart_net_watch(struct cart_serve *s, struct cart_exchange *x) CART_MUST_USE;
 void cart_net_unwatch(struct cart_serve *s,
                       struct cart_exchange *x); /* no pointer to it is left afterwards */
 void cart_net_submit(struct cart_serve *s,

@@ -91,8 +91,6 @@ static bool on_event(void *ctx, const struct cart_event *e)
     struct cart_group_prompt *p = ctx;
     struct cart_group *b = p->group;
     struct cart_exchange *x = b->x;
-    if (e->type == CART_EVENT_START)
-        return true;
     if (e->type == CART_EVENT_TOKEN && b->first_token == 0)
         b->first_token = cart_clock_now() - x->started;
     if (e->type != CART_EVENT_END) {

@@ -27,7 +27,7 @@ struct cart_group {
     struct cart_usage usage; /* sums over the ended ones */
     double first_token;      /* seconds after the exchange began, 0: none yet */
 
-    /* In the scheduler's thread, as cart_event_fn; START and END are for the group alone. */
+    /* In the scheduler's thread, as cart_event_fn; END is for the group alone. */
     bool (*on_event)(struct cart_group *b, size_t prompt, const struct cart_event *e);
     /* All have ended, none was refused, the client is there: writes the end of the answer. In any
      * thread. */

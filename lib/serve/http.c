@@ -384,8 +384,9 @@ static enum MHD_Result dispatch(struct cart_exchange *x)
                             s->opt.max_body);
     } else if (!x->route->worker) {
         x->route->run(x);
+    } else if (!cart_net_watch(s, x)) {
+        cart_exchange_error(x, 503, "shutting_down", NULL, "the server is shutting down");
     } else {
-        cart_net_watch(s, x);
         if (!suspend_unless_answered(x))
             return queue_answer(x, false);
         cart_net_submit(s, x);

@@ -63,6 +63,7 @@ struct cart_net {
     struct connection *connections; /* [n_connections], by descriptor */
     size_t n_connections, open;
     struct cart_exchange *watched;
+    bool closed; /* the last ones have been answered: nobody may wait any more */
 
     struct link **links; /* [n_links] by the descriptors of both its ends; the loop's own */
     size_t n_links;
@@ -423,12 +424,16 @@ static void enforce_deadlines(struct cart_serve *s, double now)
 
 /* ---- clients that wait ---- */
 
-void cart_net_watch(struct cart_serve *s, struct cart_exchange *x)
+bool cart_net_watch(struct cart_serve *s, struct cart_exchange *x)
 {
     struct cart_net *n = s->net;
     struct epoll_event e = {.events = EPOLLRDHUP,
                             .data.u64 = ((uint64_t)AT_CLIENT << 32) | (uint32_t)x->fd};
     pthread_mutex_lock(&n->lock);
+    if (n->closed) {
+        pthread_mutex_unlock(&n->lock);
+        return false;
+    }
     x->watched = true;
     x->prev = NULL;
     x->next = n->watched;
@@ -437,6 +442,7 @@ void cart_net_watch(struct cart_serve *s, struct cart_exchange *x)
     n->watched = x;
     epoll_ctl(n->epoll, EPOLL_CTL_ADD, x->fd, &e);
     pthread_mutex_unlock(&n->lock);
+    return true;
 }
 
 void cart_net_unwatch(struct cart_serve *s, struct cart_exchange *x)
@@ -462,15 +468,15 @@ void cart_net_unwatch(struct cart_serve *s, struct cart_exchange *x)
 static bool probe(struct cart_exchange *x)
 {
     static const char interim[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    bool lives = true;
+    /* An answer begins under this lock: the interim response comes before all of it, or not. */
     pthread_mutex_lock(&x->lock);
-    bool first = !x->probed, begun = x->answered || x->queued;
+    if (!x->probed && !x->answered && !x->queued)
+        lives = !x->http10 &&
+                send(x->fd, interim, sizeof interim - 1, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
     x->probed = true;
     pthread_mutex_unlock(&x->lock);
-    if (!first || begun)
-        return true;
-    if (x->http10)
-        return false;
-    return send(x->fd, interim, sizeof interim - 1, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+    return lives;
 }
 
 /* The answer is of no use to anybody: its requests are cancelled, and the connection ends with the
@@ -523,11 +529,13 @@ static void ping(struct cart_serve *s, double now)
     pthread_mutex_unlock(&n->lock);
 }
 
-/* What is still under way when the time for it has passed. */
-static void cut_off(struct cart_serve *s)
+/* What is still under way when the time for it has passed. last: what comes later is refused
+ * before it waits. */
+static void cut_off(struct cart_serve *s, bool last)
 {
     struct cart_net *n = s->net;
     pthread_mutex_lock(&n->lock);
+    n->closed = n->closed || last;
     for (struct cart_exchange *x = n->watched; x; x = x->next) {
         cart_exchange_cancel(x);
         cart_exchange_error(x, 503, "shutting_down", NULL, "the server is shutting down");
@@ -585,7 +593,7 @@ static void drain(struct cart_serve *s)
     while (cart_metrics_in_flight(s->metrics) > 0 && cart_clock_now() < until &&
            atomic_load(&s->net->stops) < 2)
         wait_once(s, DRAIN_TICK_MS);
-    cut_off(s);
+    cut_off(s, false);
     until =
         cart_clock_now() + (atomic_load(&s->net->stops) < 2 ? FLUSH_SECONDS : FLUSH_SECONDS / 10);
     while (cart_metrics_in_flight(s->metrics) > 0 && cart_clock_now() < until)
@@ -612,12 +620,12 @@ static void flush(struct cart_serve *s)
             drop(n, n->links[i]);
 }
 
-/* Resumes what is suspended (libmicrohttpd must not be stopped before), ends its thread and the
- * workers. */
+/* Resumes what is suspended and lets nothing more be (libmicrohttpd must not be stopped before: a
+ * connection that is suspended then aborts the process), ends its thread and the workers. */
 static void halt(struct cart_serve *s)
 {
     struct cart_net *n = s->net;
-    cut_off(s);
+    cut_off(s, true);
     cart_http_stop(s);
     flush(s);
     pthread_mutex_lock(&n->work_lock);

@@ -23,6 +23,12 @@ static bool in_prompt(const struct slot *slot)
     return slot->lane.rows < slot->n_prompt;
 }
 
+/* Every row of its prompt is wanted, so none may come from a cache. */
+static bool scores_prompt(const struct slot *slot)
+{
+    return slot->job->req.prompt_logprobs && slot->choice == 0;
+}
+
 static size_t common(const uint32_t *a, const uint32_t *b, size_t n)
 {
     size_t i = 0;
@@ -96,7 +102,7 @@ static void add_span(struct cart_scheduler *s, struct slot *slot, size_t T, size
     slot->T = cart_lane_begin(&slot->lane, T, &span->kv);
     span->ids = slot->ids + slot->lane.rows;
     span->T = slot->T;
-    slot->all_rows = !in_prompt(slot) || (slot->job->req.prompt_logprobs && slot->choice == 0);
+    slot->all_rows = !in_prompt(slot) || scores_prompt(slot);
     s->wants[*n] = slot->T - 1;
     span->want = slot->all_rows ? NULL : &s->wants[*n];
     span->n_want = slot->all_rows ? slot->T : slot->lane.rows + slot->T == slot->n_prompt;
@@ -184,6 +190,20 @@ static void share_piece(struct cart_scheduler *s, size_t n)
     s->tokens[at] += more < left ? more : left;
 }
 
+/* Choice 0 scores the prompt for all choices, and no token comes before the prompt's: the others
+ * wait until it is through. */
+static bool awaits_scores(const struct cart_scheduler *s, const struct slot *slot)
+{
+    if (!slot->job->req.prompt_logprobs || slot->choice == 0)
+        return false;
+    for (size_t i = 0; i < s->opt.slots; i++) {
+        const struct slot *o = &s->slots[i];
+        if (o->job == slot->job && o->choice == 0 && in_prompt(o))
+            return true;
+    }
+    return false;
+}
+
 static void plan_prompts(struct cart_scheduler *s, size_t *n, size_t *hidden)
 {
     size_t count = collect(s, true);
@@ -193,7 +213,9 @@ static void plan_prompts(struct cart_scheduler *s, size_t *n, size_t *hidden)
     for (size_t i = 0; i < count; i++) {
         struct slot *slot = s->order[i];
         struct job *j = slot->job;
-        if (!(j->req.prompt_logprobs && slot->choice == 0)) {
+        if (awaits_scores(s, slot))
+            continue;
+        if (!scores_prompt(slot)) {
             size_t found = cart_lane_catch_up(&slot->lane, slot->ids, slot->n_prompt - 1);
             if (slot->choice == 0) {
                 j->usage.cached_tokens += found;
@@ -623,8 +645,7 @@ void cart_scheduler_step(struct cart_scheduler *s)
     }
     for (size_t i = 0; i < s->opt.slots; i++) {
         struct slot *slot = &s->slots[i];
-        if (slot->job != NULL && slot->T > 0 && in_prompt(slot) && slot->job->req.prompt_logprobs &&
-            slot->choice == 0)
+        if (slot->job != NULL && slot->T > 0 && in_prompt(slot) && scores_prompt(slot))
             score_prompt(s, slot, slot->lane.rows);
     }
     sample_all(s);

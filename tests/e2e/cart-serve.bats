@@ -23,6 +23,7 @@ make_cartridges() {
 }
 
 content() { jq -r '.choices[0].message.content'; }
+path_of() { case $1 in *'"messages"'*) echo /v1/chat/completions ;; *) echo /v1/completions ;; esac; }
 
 @test "the synopsis is what -h prints" {
     cart_need_tool mandoc
@@ -85,15 +86,24 @@ content() { jq -r '.choices[0].message.content'; }
         bodies+=("{\"model\":\"m:one\",\"seed\":5,\"max_tokens\":30,\"messages\":[$i]}"
             "{\"cartridges\":[\"one\",\"two\"],\"temperature\":0,\"max_tokens\":30,\"messages\":[$i]}")
     done
+    local ids
+    ids=$(seq -s , 3 302)
+    # The prompt itself, scored by one choice or only repeated: its rows are there for the others.
+    bodies+=("{\"prompt\":[$ids],\"max_tokens\":6,\"n\":3,\"temperature\":0,\"echo\":true,\"seed\":1,\"logprobs\":1}"
+        "{\"prompt\":[$ids],\"max_tokens\":6,\"n\":3,\"temperature\":0,\"echo\":true,\"seed\":1}"
+        "{\"prompt\":[$ids],\"max_tokens\":0,\"n\":2,\"echo\":true}")
     serve_start -c one=one.safetensors -c two=two.safetensors --kv 600
     for _ in 1 2; do
-        for i in "${!bodies[@]}"; do post /v1/chat/completions "${bodies[i]}" > "warm.$i"; done
+        for i in "${!bodies[@]}"; do post "$(path_of "${bodies[i]}")" "${bodies[i]}" > "warm.$i"; done
     done
     cart_equal "$(jq '.usage.prompt_tokens_details.cached_tokens > 0' warm.2)" true
+    # Only scores need the whole prompt once more; an echo without them does not.
+    cart_equal "$(jq .usage.prompt_tokens_details.cached_tokens warm.6 warm.7 warm.8 | tr '\n' ' ')" '0 299 299 '
+    cart_equal "$(jq -c '[.choices[].text | length > 100] | unique' warm.6 warm.7 warm.8 | tr '\n' ' ')" '[true] [true] [true] '
     serve_end
     for i in "${!bodies[@]}"; do
         serve_start -c one=one.safetensors -c two=two.safetensors --draft 0 -j 1
-        post /v1/chat/completions "${bodies[i]}" > fresh
+        post "$(path_of "${bodies[i]}")" "${bodies[i]}" > fresh
         serve_end
         cart_equal "$(jq -c '[.choices, .system_fingerprint]' "warm.$i")" "$(jq -c '[.choices, .system_fingerprint]' fresh)"
     done

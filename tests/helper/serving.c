@@ -210,6 +210,7 @@ bool test_on_event(void *ctx, const struct cart_event *e)
     case CART_EVENT_PROMPT:
         c->prompt_tokens_seen++;
         c->prompt_scored += e->has_logprob;
+        c->late_scores += c->got[0].n + c->got[1].n + c->got[2].n + c->got[3].n > 0;
         c->prompt_logprob += e->has_logprob ? (double)e->logprob : 0;
         break;
     case CART_EVENT_TOKEN:

@@ -52,7 +52,7 @@ struct client {
     pthread_cond_t changed;
     struct cart_scheduler *s;
     struct answer got[4];
-    size_t prompt_tokens_seen, prompt_scored;
+    size_t prompt_tokens_seen, prompt_scored, late_scores; /* late: behind a token of the answer */
     double prompt_logprob;
     float embedding[256];
     size_t n_embedding;

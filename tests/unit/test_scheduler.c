@@ -167,6 +167,34 @@ static void prompts_are_scored(void **state)
     cart_scheduler_free(s);
 }
 
+/* Choice 0 scores the prompt for all, from its first row on; the others have rows in the cache and
+ * would be ahead of it. */
+static void scores_come_before_every_choice(void **state)
+{
+    (void)state;
+    struct cart_scheduler_options o = {4, 4, 0, 0, 16, 4};
+    struct cart_scheduler *s = test_scheduler_start(&o);
+    struct cart_serve_request q;
+    struct client c;
+    struct answer want;
+    uint32_t prompt[130];
+
+    simple_request(&q, prompt, 130, 9);
+    test_plain_run(&q, 0, &want);
+    test_ask(s, &c, &q);
+    q.prompt_logprobs = true;
+    for (q.n = 1; q.n <= 4; q.n++) {
+        test_ask(s, &c, &q);
+        assert_int_equal(c.prompt_tokens_seen, 130);
+        assert_int_equal(c.late_scores, 0);
+        assert_int_equal(c.usage.cached_tokens, 0);
+        for (size_t i = 0; i < q.n; i++)
+            assert_true(test_same_answer(&c.got[i], &want));
+    }
+    cart_stack_release(q.stack);
+    cart_scheduler_free(s);
+}
+
 /* B45: around the end of the context, with and without rows before. */
 static void context_ends_where_it_says(void **state)
 {
@@ -595,6 +623,7 @@ int main(void)
         cmocka_unit_test(equal_prompts_wait_for_each_other),
         cmocka_unit_test(broken_rows_break_one_answer),
         cmocka_unit_test(prompts_are_scored),
+        cmocka_unit_test(scores_come_before_every_choice),
         cmocka_unit_test(context_ends_where_it_says),
         cmocka_unit_test(full_queues_and_bad_numbers_are_refused),
         cmocka_unit_test(short_questions_pass_long_ones),

@@ -268,6 +268,63 @@ static void test_no_call(void **state)
     }
 }
 
+/* What stands at the n-th character of UTF-8 text. */
+static const char *character(const char *text, size_t n)
+{
+    for (; n > 0; n--)
+        do
+            text++;
+        while (((unsigned char)*text & 0xc0) == 0x80);
+    return text;
+}
+
+/* A token that is text of its own stands in the answer where its offset says, also behind bytes
+ * that are no characters, one or several for a U+FFFD. */
+static void test_offsets(void **state)
+{
+    static const char bytes[] = "h\xc3\xa9\xff"
+                                "a\xe2\x82"
+                                "b\xe2\x82\xac\xf0\x9f\x98\x80!\x80\x81z";
+    struct cart_exchange *x = exchange();
+    struct cart_sampling_params params = {.n = 1, .top_p = 1};
+    struct cart_selection sel = {.model = "m", .how = "default"};
+    const struct cart_answer_options o = {.logprobs = true, .echo = true, .n = 1};
+    struct cart_answer *a = NULL;
+    json_t *v = NULL;
+    uint32_t ids[64];
+    size_t n = encode(ids, bytes, sizeof bytes - 1), whole = 0;
+    (void)state;
+    assert_true(cart_answer_new(&a, x, 1, &o, json_object(), &params, &sel));
+    for (size_t i = 0; i < 2 * n; i++) {
+        const uint32_t id = ids[i % n];
+        struct cart_event e = {.type = i < n ? CART_EVENT_PROMPT : CART_EVENT_TOKEN,
+                               .id = id,
+                               .bytes = cart_tokenizer_bytes(cart_model_tokenizer(model), id),
+                               .has_logprob = true,
+                               .logprob = -1};
+        assert_true(a->group.on_event(&a->group, 0, &e));
+    }
+    const struct cart_event finish = {.type = CART_EVENT_FINISH, .finish = CART_SERVE_LENGTH};
+    a->group.on_event(&a->group, 0, &finish);
+    a->group.on_done(&a->group);
+    assert_int_equal(cart_json_parse(&v, x->out.data, x->out.len, "answer", NULL), 0);
+    const json_t *choice = json_array_get(json_object_get(v, "choices"), 0);
+    const json_t *logprobs = json_object_get(choice, "logprobs");
+    const char *text = json_string_value(json_object_get(choice, "text"));
+    for (size_t i = 0; i < 2 * n; i++) {
+        const char *t = json_string_value(json_array_get(json_object_get(logprobs, "tokens"), i));
+        json_int_t at =
+            json_integer_value(json_array_get(json_object_get(logprobs, "text_offset"), i));
+        if (strncmp(t, "bytes:", 6) == 0)
+            continue;
+        assert_memory_equal(character(text, (size_t)at), t, strlen(t));
+        whole++;
+    }
+    assert_true(whole >= 2 * 5 && whole < 2 * n);
+    json_decref(v);
+    cart_exchange_release(x);
+}
+
 /* A reader that takes nothing has a bounded backlog; then the answer is cut off, and says so. */
 static void test_slow_reader(void **state)
 {
@@ -322,9 +379,9 @@ static void test_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),     cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_no_call),  cmocka_unit_test(test_slow_reader),
-        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_text),        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_no_call),     cmocka_unit_test(test_offsets),
+        cmocka_unit_test(test_slow_reader), cmocka_unit_test(test_failures),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, setup, teardown);
