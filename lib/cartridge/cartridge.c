@@ -163,7 +163,7 @@ static int bind_rows(struct cart_cartridge *c, const struct cart_model *m, bool 
             return r;
         row0 += c->parts[i].rows;
     }
-    return cart_rows_check_seal(&c->priv->st, err);
+    return cart_rows_check_seal(&c->priv->st, c->digest, err);
 }
 
 static int bind_draft(struct cart_cartridge *c, const struct cart_model *m, struct cart_err *err)

@@ -29,6 +29,7 @@ struct cart_cartridge {
     const int64_t *draft; /* [n_draft] token ids of the corpus, or NULL */
     size_t n_draft;
     const json_t *metadata; /* object of strings, as in the file */
+    char digest[33];        /* of the data of the file's tensors: equal, and answers are equal */
     struct cart_cartridge_priv *priv;
 };
 

@@ -121,10 +121,11 @@ int cart_rows_check(const struct cart_st *st, const char *what, struct cart_err 
         if ((r = check_layer(st, i, what, err)) < 0)
             return r;
     struct cart_claims claims;
+    char digest[33];
     if ((r = cart_claims_parse(&claims, st->metadata, NULL, err)) < 0 ||
         (r = cart_claims_check_rows(&claims, frozen + rows->shape[0], frozen, err)) < 0)
         return cart_err_wrap(err, r, "%s", what);
-    return (r = cart_rows_check_seal(st, err)) < 0 ? cart_err_wrap(err, r, "%s", what) : 0;
+    return (r = cart_rows_check_seal(st, digest, err)) < 0 ? cart_err_wrap(err, r, "%s", what) : 0;
 }
 
 /* t's values as to, into new memory at *data. */

@@ -117,15 +117,15 @@ int cart_rows_seal(json_t *metadata, const struct cart_st_tensor *tensors, size_
     return r;
 }
 
-int cart_rows_check_seal(const struct cart_st *st, struct cart_err *err)
+int cart_rows_check_seal(const struct cart_st *st, char out[33], struct cart_err *err)
 {
     const char *seal = json_string_value(json_object_get(st->metadata, "cart.data"));
-    char digest[33], shown[48];
-    int r = seal ? cart_st_digest(st->tensors, st->n, digest, err) : 0;
-    if (r == 0 && seal && strcmp(seal, digest) != 0)
+    char shown[48];
+    int r = cart_st_digest(st->tensors, st->n, out, err);
+    if (r == 0 && seal && strcmp(seal, out) != 0)
         r = cart_err_set(err, CART_EFORMAT,
                          "data: expected the digest %s of metadata cart.data, found %s: damaged or "
                          "edited",
-                         cart_err_escape(shown, sizeof shown, seal, strlen(seal)), digest);
+                         cart_err_escape(shown, sizeof shown, seal, strlen(seal)), out);
     return r;
 }

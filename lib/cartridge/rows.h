@@ -23,8 +23,9 @@ int cart_rows_check_finite(const struct cart_model *m, const struct cart_kv_part
 /* metadata gains "cart.data", the digest of the data of tensors [n]. */
 int cart_rows_seal(json_t *metadata, const struct cart_st_tensor *tensors, size_t n,
                    struct cart_err *err) CART_MUST_USE;
-/* CART_EFORMAT where that digest is not of the data; a file without one passes. */
-int cart_rows_check_seal(const struct cart_st *st, struct cart_err *err) CART_MUST_USE;
+/* The digest of the data into out; CART_EFORMAT where the metadata has another one. */
+int cart_rows_check_seal(const struct cart_st *st, char out[33],
+                         struct cart_err *err) CART_MUST_USE;
 
 /* Copies keys [rows, HK, DH] of one layer from the other rotation order into the model's own: pairs
  * (2j, 2j + 1) become (j, j + n_rot / 2) of each head or the reverse. size: bytes of a value. src

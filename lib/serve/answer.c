@@ -347,33 +347,73 @@ static void echo_prompt(struct cart_answer *a, size_t prompt)
     cart_buf_release(&out);
 }
 
+static size_t choice_bytes(const struct cart_choice *c)
+{
+    size_t n = c->content.b.len + c->reasoning.b.len + c->calls.b.len + c->arguments.b.len +
+               c->pending_text.b.len;
+    for (size_t k = 0; k < CART_LP_COLUMNS; k++)
+        n += c->lp[k].b.len;
+    return n;
+}
+
+/* What the choices of a prompt hold until all is there. */
+static size_t prompt_bytes(const struct cart_answer *a, size_t prompt)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < a->opt.n; i++)
+        n += choice_bytes(&a->choices[prompt * a->opt.n + i]);
+    return n;
+}
+
+static bool too_long(struct cart_answer *a)
+{
+    cart_group_fail(&a->group);
+    cart_exchange_error(a->group.x, 400, "answer_too_large", NULL,
+                        "the answer would have more than %zu bytes; expected a stream, or fewer "
+                        "tokens, choices or logprobs",
+                        a->most);
+    return false;
+}
+
+static bool choice_event(struct cart_answer *a, struct cart_choice *c, const struct cart_event *e)
+{
+    bool go_on = true;
+    size_t before = choice_bytes(c);
+    if (e->type == CART_EVENT_TOKEN)
+        go_on = token(a, c, e);
+    else if (!finish(a, c, e))
+        return false;
+    if (!cart_answer_ok(c) || a->frame.r != 0)
+        return lost(a);
+    if (!a->opt.stream)
+        a->held += choice_bytes(c) - before;
+    else if (e->type == CART_EVENT_TOKEN)
+        cart_answer_frame(a, (size_t)(c - a->choices));
+    if (a->frame.r != 0)
+        return lost(a);
+    return a->held > a->most ? too_long(a) : go_on;
+}
+
 static bool on_event(struct cart_group *b, size_t prompt, const struct cart_event *e)
 {
     struct cart_answer *a = (struct cart_answer *)b;
-    struct cart_choice *c = &a->choices[prompt * a->opt.n + e->choice];
-    bool go_on = true;
+    size_t before;
     switch (e->type) {
     case CART_EVENT_START:
-        if (a->opt.echo && !a->opt.logprobs)
-            echo_prompt(a, prompt);
-        return true;
     case CART_EVENT_PROMPT:
-        prompt_token(a, prompt, e);
-        return true;
+        before = prompt_bytes(a, prompt);
+        if (e->type == CART_EVENT_PROMPT)
+            prompt_token(a, prompt, e);
+        else if (a->opt.echo && !a->opt.logprobs)
+            echo_prompt(a, prompt);
+        a->held += a->opt.stream ? 0 : prompt_bytes(a, prompt) - before;
+        return a->held <= a->most || too_long(a);
     case CART_EVENT_TOKEN:
-        go_on = token(a, c, e);
-        if (a->opt.stream)
-            cart_answer_frame(a, (size_t)(c - a->choices));
-        break;
     case CART_EVENT_FINISH:
-        if (!finish(a, c, e))
-            return false;
-        break;
+        return choice_event(a, &a->choices[prompt * a->opt.n + e->choice], e);
     default:
         return true;
     }
-    bool ok = cart_answer_ok(c) && a->frame.r == 0;
-    return ok ? go_on : lost(a);
 }
 
 /* ---- life ---- */
@@ -399,7 +439,6 @@ static void answer_free(void *state)
     cart_params_release(&a->params);
     cart_wire_release(&a->head);
     cart_wire_release(&a->frame);
-    json_decref(a->body);
     free(a);
 }
 
@@ -414,9 +453,7 @@ static void fingerprint(struct cart_answer *a, const struct cart_serve *s)
     const struct cart_stack *stack = a->selection.stack;
     for (size_t i = 0; stack && i < stack->n; i++) {
         const struct cart_cartridge *c = stack->entries[i].cartridge;
-        const char *corpus = json_string_value(json_object_get(c->metadata, "cart.corpus"));
-        cart_wire_f(&w, "/%zu/%zu/%llu/", c->p, c->row_bytes, (unsigned long long)c->steps);
-        cart_wire_quote(&w, corpus ? corpus : stack->entries[i].name);
+        cart_wire_f(&w, "/%zu/%zu/%d/%s", c->frozen, c->p, c->dtype, c->digest);
     }
     cart_hash_bytes(w.b.data ? w.b.data : "", w.b.len, digest);
     snprintf(a->fingerprint, sizeof a->fingerprint, "fp_%.12s",
@@ -430,8 +467,7 @@ static uint32_t mark_id(const struct cart_tokenizer *t, const char *text)
 }
 
 bool cart_answer_new(struct cart_answer **out, struct cart_exchange *x, size_t n_prompts,
-                     const struct cart_answer_options *o, json_t *body,
-                     const struct cart_sampling_params *params,
+                     const struct cart_answer_options *o, const struct cart_sampling_params *params,
                      const struct cart_selection *selection)
 {
     struct cart_serve *s = x->serve;
@@ -451,7 +487,7 @@ bool cart_answer_new(struct cart_answer **out, struct cart_exchange *x, size_t n
     a->params = *params;
     a->opt.stops = &a->params.stops;
     a->selection = *selection;
-    a->body = body;
+    a->most = CART_ANSWER_MAX;
     a->created = (long)time(NULL);
     snprintf(a->id, sizeof a->id, "%s-%s", o->chat ? "chatcmpl" : "cmpl",
              strncmp(x->id, "req-", 4) == 0 ? x->id + 4 : x->id);
@@ -468,10 +504,13 @@ bool cart_answer_new(struct cart_answer **out, struct cart_exchange *x, size_t n
     a->group.request.prompt_logprobs = o->echo && o->logprobs;
     a->group.on_event = on_event;
     a->group.on_done = cart_answer_done;
+    a->group.ends_quickly = o->stream;
     cart_selection_label(selection, x);
+    pthread_mutex_lock(&x->lock);
     x->pings = o->stream;
     x->state = a;
     x->free_state = answer_free;
+    pthread_mutex_unlock(&x->lock);
     *out = a;
     return true;
 }

@@ -19,8 +19,11 @@ struct cart_answer_options {
     bool calls; /* calls count as such */
     bool echo;  /* completions: the prompt comes first */
     size_t n;   /* choices of each prompt */
-    const struct cart_stops *stops; /* borrowed from the request's body */
+    const struct cart_stops *stops; /* borrowed from the request */
 };
+
+/* Bytes of text and logprobs that an answer may have where it is not streamed. */
+#define CART_ANSWER_MAX ((size_t)128 << 20)
 
 struct cart_choice;
 
@@ -30,7 +33,6 @@ struct cart_answer {
     struct cart_answer_options opt;
     struct cart_sampling_params params; /* what opt.stops points into */
     struct cart_selection selection;    /* its stack is the group's */
-    json_t *body;                       /* what strings are borrowed from */
     char id[48];
     long created;
     char fingerprint[32];
@@ -38,15 +40,15 @@ struct cart_answer {
     struct cart_wire frame;
     struct cart_choice *choices; /* [prompts * n] */
     size_t n_choices;
+    size_t held, most; /* bytes of an answer that is sent at its end, and how many it may have */
     uint32_t think_open, think_close, call_open, call_close; /* CART_TOKEN_NONE: no such mark */
 };
 
-/* For n_prompts prompts, which the caller fills in; o, body and selection (with its stack) become
+/* For n_prompts prompts, which the caller fills in; params and selection (with its stack) become
  * the answer's, and the answer the exchange's state. False: no memory; what was given stays the
  * caller's. */
 bool cart_answer_new(struct cart_answer **out, struct cart_exchange *x, size_t n_prompts,
-                     const struct cart_answer_options *o, json_t *body,
-                     const struct cart_sampling_params *params,
+                     const struct cart_answer_options *o, const struct cart_sampling_params *params,
                      const struct cart_selection *selection);
 
 #endif

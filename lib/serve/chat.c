@@ -192,8 +192,7 @@ void cart_route_chat(struct cart_exchange *x)
                                                        r.prompt.tools,
                                               .calls = r.prompt.tools != NULL,
                                               .n = r.params.n};
-        ok =
-            cart_answer_new(&a, x, 1, &o, r.body, &r.params, &r.selection) || cart_fault_memory(&f);
+        ok = cart_answer_new(&a, x, 1, &o, &r.params, &r.selection) || cart_fault_memory(&f);
     }
     if (!ok) {
         cart_ids_release(&ids);
@@ -206,9 +205,8 @@ void cart_route_chat(struct cart_exchange *x)
     a->group.prompts[0].ids = ids;
     a->group.constraint = r.constraint;
     r.constraint = NULL;
-    r.body = NULL;
     r.selection.stack = NULL;
-    r.params.bias = NULL;
+    r.params = (struct cart_sampling_params){0};
     release(&r);
     cart_group_run(&a->group);
 }

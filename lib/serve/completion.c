@@ -77,9 +77,10 @@ static bool parse(struct cart_exchange *x, struct request *r, struct cart_fault 
     return cart_params_select(s, o, &r->selection, f);
 }
 
-static bool fill(struct cart_exchange *x, struct cart_answer *a, struct cart_fault *f)
+static bool fill(struct cart_exchange *x, struct cart_answer *a, const json_t *body,
+                 struct cart_fault *f)
 {
-    const json_t *prompt = cart_param(a->body, "prompt");
+    const json_t *prompt = cart_param(body, "prompt");
     bool behind = a->selection.stack != NULL;
     for (size_t i = 0; i < a->group.n; i++)
         if (!cart_inputs_encode(x->serve, prompt, "prompt", i, NULL, behind,
@@ -100,19 +101,19 @@ void cart_route_completion(struct cart_exchange *x)
                                               .logprobs = r.has_logprobs,
                                               .echo = r.echo,
                                               .n = r.params.n};
-        ok = cart_answer_new(&a, x, r.prompts, &o, r.body, &r.params, &r.selection) ||
-             cart_fault_memory(&f);
+        ok =
+            cart_answer_new(&a, x, r.prompts, &o, &r.params, &r.selection) || cart_fault_memory(&f);
     }
-    if (!ok) {
-        cart_fault_send(&f, x);
+    if (!a) {
         cart_params_release(&r.params);
         cart_stack_release(r.selection.stack);
-        json_decref(r.body);
+    }
+    ok = ok && fill(x, a, r.body, &f);
+    json_decref(r.body);
+    if (!ok) {
+        cart_fault_send(&f, x);
         return;
     }
     a->group.request.top_logprobs = r.logprobs;
-    if (fill(x, a, &f))
-        cart_group_run(&a->group);
-    else
-        cart_fault_send(&f, x);
+    cart_group_run(&a->group);
 }

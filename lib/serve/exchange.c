@@ -9,6 +9,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define BODIES_MOST ((size_t)16)      /* largest ones that may be there together */
+#define BODIES_MIN ((size_t)64 << 20) /* bytes of bodies that always may */
+
+bool cart_exchange_collect(struct cart_exchange *x, const char *data, size_t n)
+{
+    struct cart_serve *s = x->serve;
+    size_t most =
+        s->opt.max_body > BODIES_MIN / BODIES_MOST ? BODIES_MOST * s->opt.max_body : BODIES_MIN;
+    x->too_large = n > s->opt.max_body - x->body.len;
+    if (!x->too_large && atomic_fetch_add(&s->bodies, n) + n > most) {
+        atomic_fetch_sub(&s->bodies, n);
+        x->too_many = true;
+    } else if (!x->too_large && cart_buf_add(&x->body, data, n, NULL) < 0) {
+        atomic_fetch_sub(&s->bodies, n);
+        x->no_memory = true;
+    }
+    return !x->too_large && !x->too_many && !x->no_memory;
+}
+
+void cart_exchange_drop_body(struct cart_exchange *x)
+{
+    atomic_fetch_sub(&x->serve->bodies, x->body.len);
+    cart_buf_release(&x->body);
+}
+
 void cart_exchange_hold(struct cart_exchange *x)
 {
     pthread_mutex_lock(&x->lock);
@@ -26,7 +51,8 @@ void cart_exchange_release(struct cart_exchange *x)
     if (x->free_state)
         x->free_state(x->state);
     pthread_mutex_destroy(&x->lock);
-    cart_buf_release(&x->body);
+    cart_exchange_drop_body(x);
+    free(x->cartridges);
     cart_buf_release(&x->out);
     free(x->path);
     free(x->origin);

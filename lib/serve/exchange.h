@@ -13,6 +13,7 @@
 #include "serve/serve.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 struct MHD_Connection;
 struct cart_exchange;
@@ -48,7 +49,8 @@ struct cart_route {
 };
 
 #define CART_ARGUMENT_MAX ((size_t)255)
-#define CART_CLIENT_MAX 46 /* bytes of an address as text, as INET6_ADDRSTRLEN */
+#define CART_MODEL_ID_MAX ((size_t)300) /* bytes of BASE:NAME, which the tool keeps shorter */
+#define CART_CLIENT_MAX 46              /* bytes of an address as text, as INET6_ADDRSTRLEN */
 #define CART_CLIENT_UNIX "unix"
 
 struct cart_exchange {
@@ -65,8 +67,8 @@ struct cart_exchange {
     char client[CART_CLIENT_MAX]; /* address, or CART_CLIENT_UNIX */
     double started;
     struct cart_buf body;
-    bool too_large, no_memory; /* one of them: then the body is thrown away */
-    size_t thrown;             /* bytes of it */
+    bool too_large, too_many, no_memory; /* one of them: then the body is thrown away */
+    size_t thrown;                       /* bytes of it */
 
     pthread_mutex_t lock; /* of everything below */
     int holders;
@@ -76,7 +78,7 @@ struct cart_exchange {
     bool pings; /* a stream was asked for: comments may come before its first frame */
     unsigned status;
     const char *content_type; /* static */
-    char cartridges[256];     /* X-Cartridges, "" for none */
+    char *cartridges;         /* X-Cartridges, owned; NULL for none */
     const char *allow;        /* Allow of a 405 */
     unsigned retry_after;     /* seconds, 0 for none */
     bool no_retry;            /* x-should-retry: false */
@@ -86,13 +88,12 @@ struct cart_exchange {
     uint64_t *requests; /* of the scheduler, [n_requests] owned */
     size_t n_requests;
     struct cart_serve_record record; /* generated and what follows it */
-    char record_model[192];
+    char record_model[CART_MODEL_ID_MAX];
     struct cart_exchange *next, *prev; /* list of watched ones; lock of the server */
     bool watched;
 
     void *state; /* of the route: freed with the exchange */
     void (*free_state)(void *state);
-    cart_route_fn *more; /* what a worker runs instead of the route's function once that has run */
 };
 
 /* What a server keeps; the parts that routes need. */
@@ -105,12 +106,19 @@ struct cart_serve {
     struct cart_err chat_err;     /* then: why */
     struct cart_metrics *metrics;
     struct cart_keys *keys;
-    struct cart_net *net; /* listeners, connections, threads */
-    void *http;           /* libmicrohttpd's daemon */
-    long created;         /* seconds since 1970 */
-    bool loopback;        /* every TCP listener is on a loopback address */
-    char instance[17];    /* digest of build, model and classes of numbers */
+    struct cart_net *net;   /* listeners, connections, the loop */
+    struct cart_work *work; /* the workers */
+    void *http;             /* libmicrohttpd's daemon */
+    atomic_size_t bodies;   /* bytes of bodies that have come and are not parsed yet */
+    long created;           /* seconds since 1970 */
+    bool loopback;          /* every TCP listener is on a loopback address */
+    char instance[17];      /* digest of build, model and classes of numbers */
 };
+
+/* More of the body. false: it is refused, as too_large and what follows that say. */
+bool cart_exchange_collect(struct cart_exchange *x, const char *data, size_t n);
+/* Once it has been read: an answer that waits for its turn holds no body. */
+void cart_exchange_drop_body(struct cart_exchange *x);
 
 void cart_exchange_hold(struct cart_exchange *x);
 void cart_exchange_release(struct cart_exchange *x);
@@ -156,8 +164,6 @@ void cart_http_stop(struct cart_serve *s);
 bool cart_net_watch(struct cart_serve *s, struct cart_exchange *x) CART_MUST_USE;
 void cart_net_unwatch(struct cart_serve *s,
                       struct cart_exchange *x); /* no pointer to it is left afterwards */
-void cart_net_submit(struct cart_serve *s,
-                     struct cart_exchange *x); /* runs the route (or x->more) in a worker */
 /* Reads the directory again, now; takes its time. false: it could not be read, which is logged. */
 bool cart_net_load_directory(struct cart_serve *s);
 bool cart_net_draining(const struct cart_serve *s);

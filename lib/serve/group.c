@@ -3,13 +3,12 @@
 #include "base/clock.h"
 #include "engine/constraint.h"
 #include "serve/metrics.h"
+#include "serve/work.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #define AT_ONCE ((size_t)4) /* prompts of one list that are with the scheduler together */
-#define RETRY_NS 20000000   /* between tries while the queue is full of others */
 
 bool cart_group_init(struct cart_group *b, struct cart_exchange *x, size_t n)
 {
@@ -58,18 +57,21 @@ static bool over(struct cart_group *b)
     return is;
 }
 
-static void close_group(struct cart_group *b)
+static void close_group(struct cart_exchange *x)
 {
-    struct cart_exchange *x = b->x;
+    struct cart_group *b = x->state;
+    pthread_mutex_lock(&b->lock);
+    bool failed = b->failed;
+    pthread_mutex_unlock(&b->lock);
     if (b->request.kind == CART_SERVE_GENERATE && b->usage.prompt_tokens > 0)
         cart_metrics_generated(x->serve->metrics, &b->usage, b->first_token);
     pthread_mutex_lock(&x->lock);
     x->record.generated = true;
-    x->record.cartridges = x->cartridges;
+    x->record.cartridges = x->cartridges ? x->cartridges : "";
     x->record.usage = b->usage;
     x->record.first_token = b->first_token;
     pthread_mutex_unlock(&x->lock);
-    if (!b->failed)
+    if (!failed)
         b->on_done(b);
 }
 
@@ -102,12 +104,16 @@ static bool on_event(void *ctx, const struct cart_event *e)
     pthread_mutex_lock(&b->lock);
     add_usage(&b->usage, e->usage);
     b->running--;
-    bool done = over(b), go_on = !done && !b->failed && b->next < b->n;
+    bool done = over(b), here = b->failed || b->ends_quickly,
+         go_on = !done && !b->failed && b->next < b->n;
     pthread_mutex_unlock(&b->lock);
-    if (done)
-        close_group(b);
-    if (go_on)
-        cart_net_submit(x->serve, x);
+    if (done && here)
+        close_group(x);
+    else if (done)
+        cart_work_submit(x->serve->work, x, close_group);
+    else if (go_on)
+        cart_work_submit(x->serve->work, x, more);
+    cart_work_resume(x->serve->work);
     cart_exchange_release(x);
     return true;
 }
@@ -121,63 +127,80 @@ static bool submit(struct cart_group *b, size_t i, struct cart_fault *f, enum ca
     uint64_t id = 0;
     r.prompt = b->prompts[i].ids.data;
     r.n_prompt = b->prompts[i].ids.n;
-    r.constraint = b->constraint;
+    r.begun = i > 0;
     r.on_event = on_event;
     r.ctx = &b->prompts[i];
     cart_exchange_hold(x);
-    struct cart_constraint *mine = b->constraint;
-    b->constraint = NULL; /* before the first event: the exchange may be released behind our back */
+    /* Taken before the first event: the group may be over before this returns. */
+    pthread_mutex_lock(&b->lock);
+    r.constraint = b->constraint;
+    b->constraint = NULL;
+    pthread_mutex_unlock(&b->lock);
     if (cart_scheduler_submit(x->serve->scheduler, &r, &id, why, &err) == 0) {
         cart_exchange_expect(x, id);
         return true;
     }
-    b->constraint = mine;
+    cart_constraint_free(r.constraint);
     cart_fault_refused(f, x->serve, *why, &err, r.n_prompt, r.stack ? r.stack->rows : 0);
     cart_exchange_release(x);
     return false;
 }
 
-/* A prompt was refused. True: it is to be tried again now. */
-static bool refused(struct cart_group *b, size_t i, enum cart_refusal why,
+/* A prompt was refused. Where others of the list were taken before it only waits for a place: until
+ * one of ours ends, or one of somebody else's. */
+static void refused(struct cart_group *b, size_t i, enum cart_refusal why,
                     const struct cart_fault *f)
 {
-    static const struct timespec pause = {0, RETRY_NS};
     pthread_mutex_lock(&b->lock);
     b->running--;
-    bool begun = i > 0, busy = why == CART_REFUSED_QUEUE && begun && !b->failed;
+    b->feeding = false;
+    bool busy = why == CART_REFUSED_QUEUE && i > 0 && !b->failed, alone = b->running == 0;
     if (busy)
         b->next--;
-    bool wait = busy && b->running > 0; /* the end of one of ours goes on */
-    if (!busy)
+    else
         b->failed = true;
     pthread_mutex_unlock(&b->lock);
-    if (busy && !wait)
-        nanosleep(&pause, NULL);
     if (!busy) {
         cart_exchange_cancel(b->x);
         cart_fault_send(f, b->x);
+    } else if (alone) {
+        cart_work_submit_later(b->x->serve->work, b->x, more);
     }
-    return busy && !wait;
+}
+
+/* The next prompt, if there is room for one. One worker at a time takes them, so that a prompt that
+ * is refused is the next one again. */
+static bool next_prompt(struct cart_group *b, bool first, size_t *i)
+{
+    pthread_mutex_lock(&b->lock);
+    bool mine = !first || !b->feeding;
+    if (mine && !b->failed && cart_exchange_gone(b->x))
+        b->failed = true;
+    bool room = mine && !b->failed && b->next < b->n && b->running < AT_ONCE;
+    if (mine)
+        b->feeding = room;
+    if (room) {
+        *i = b->next++;
+        b->running++;
+    }
+    pthread_mutex_unlock(&b->lock);
+    return room;
 }
 
 void cart_group_run(struct cart_group *b)
 {
-    b->x->more = more;
-    for (bool go_on = true; go_on;) {
+    size_t i;
+    bool go_on = true;
+    for (bool first = true; go_on && next_prompt(b, first, &i); first = false) {
         struct cart_fault f;
         enum cart_refusal why = CART_REFUSED_NOT;
-        pthread_mutex_lock(&b->lock);
-        if (!b->failed && cart_exchange_gone(b->x))
-            b->failed = true;
-        bool room = !b->failed && b->next < b->n && b->running < AT_ONCE;
-        size_t i = room ? b->next++ : 0;
-        b->running += room;
-        pthread_mutex_unlock(&b->lock);
-        go_on = room && (submit(b, i, &f, &why) || refused(b, i, why, &f));
+        go_on = submit(b, i, &f, &why);
+        if (!go_on)
+            refused(b, i, why, &f);
     }
     pthread_mutex_lock(&b->lock);
     bool done = over(b);
     pthread_mutex_unlock(&b->lock);
     if (done)
-        close_group(b);
+        close_group(b->x);
 }

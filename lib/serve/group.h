@@ -29,12 +29,14 @@ struct cart_group {
 
     /* In the scheduler's thread, as cart_event_fn; END is for the group alone. */
     bool (*on_event)(struct cart_group *b, size_t prompt, const struct cart_event *e);
-    /* All have ended, none was refused, the client is there: writes the end of the answer. In any
-     * thread. */
+    /* All have ended, none was refused, the client is there: writes the end of the answer. In a
+     * worker, or, where ends_quickly, in the scheduler's thread. */
     void (*on_done)(struct cart_group *b);
+    bool ends_quickly;
 
     pthread_mutex_t lock;
     size_t next, running;
+    bool feeding; /* a worker hands prompts over */
     bool failed, finished;
 };
 

@@ -9,8 +9,10 @@
 #include "serve/gate.h"
 #include "serve/keys.h"
 #include "serve/metrics.h"
+#include "serve/work.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <microhttpd.h>
 #include <netinet/in.h>
 #include <arpa/inet.h>
@@ -291,7 +293,7 @@ static void add_fields(struct cart_exchange *x, struct MHD_Response *r)
     if (x->content_type)
         MHD_add_response_header(r, "Content-Type", x->content_type);
     MHD_add_response_header(r, "X-Request-Id", x->id);
-    if (x->cartridges[0])
+    if (x->cartridges)
         MHD_add_response_header(r, "X-Cartridges", x->cartridges);
     if (x->origin) {
         MHD_add_response_header(r, "Access-Control-Allow-Origin", x->origin);
@@ -373,6 +375,12 @@ static bool suspend_unless_answered(struct cart_exchange *x)
     return wait;
 }
 
+static void run_route(struct cart_exchange *x)
+{
+    if (!cart_exchange_gone(x))
+        x->route->run(x);
+}
+
 static enum MHD_Result dispatch(struct cart_exchange *x)
 {
     struct cart_serve *s = x->serve;
@@ -382,6 +390,10 @@ static enum MHD_Result dispatch(struct cart_exchange *x)
     } else if (x->too_large) {
         cart_exchange_error(x, 413, "body_too_large", NULL, "expected a body of at most %zu bytes",
                             s->opt.max_body);
+    } else if (x->too_many) {
+        x->retry_after = 1;
+        cart_exchange_error(x, 429, "queue_full", NULL,
+                            "the requests that wait have as many bytes as may; try again later");
     } else if (!x->route->worker) {
         x->route->run(x);
     } else if (!cart_net_watch(s, x)) {
@@ -389,7 +401,7 @@ static enum MHD_Result dispatch(struct cart_exchange *x)
     } else {
         if (!suspend_unless_answered(x))
             return queue_answer(x, false);
-        cart_net_submit(s, x);
+        cart_work_submit(s->work, x, run_route);
         return MHD_YES;
     }
     return queue_answer(x, false);
@@ -397,24 +409,16 @@ static enum MHD_Result dispatch(struct cart_exchange *x)
 
 static enum MHD_Result collect(struct cart_exchange *x, const char *data, size_t *n)
 {
-    size_t limit = x->serve->opt.max_body;
-    bool whole = !x->too_large && !x->no_memory;
-    if (whole && *n > limit - x->body.len)
-        x->too_large = true;
-    else if (whole && cart_buf_add(&x->body, data, *n, NULL) < 0)
-        x->no_memory = true;
-    if (!x->too_large && !x->no_memory) {
-        *n = 0;
-        return MHD_YES;
-    }
-    /* What comes is thrown away, so that the answer can be 413 or 503; who sends as much again as
-     * the limit is cut off. */
-    if (whole)
-        cart_buf_reset(&x->body);
-    x->thrown += *n;
-    bool enough = x->thrown > limit;
+    size_t more = *n;
+    bool whole = !x->too_large && !x->too_many && !x->no_memory;
     *n = 0;
-    return enough ? MHD_NO : MHD_YES;
+    if (whole && cart_exchange_collect(x, data, more))
+        return MHD_YES;
+    /* What comes is thrown away, so that the answer can say why; who sends as much again as the
+     * limit is cut off. */
+    cart_exchange_drop_body(x);
+    x->thrown += more;
+    return x->thrown > x->serve->opt.max_body ? MHD_NO : MHD_YES;
 }
 
 static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const char *url,
@@ -491,10 +495,11 @@ static void on_connection(void *ctx, struct MHD_Connection *c, void **state,
 
 static void on_library_note(void *ctx, const char *fmt, va_list ap)
 {
-    char text[400];
+    char text[400], shown[800];
     vsnprintf(text, sizeof text, fmt, ap);
     text[strcspn(text, "\n")] = '\0';
-    cart_net_note(ctx, CART_LOG_DEBUG, "libmicrohttpd: %s", text);
+    cart_net_note(ctx, CART_LOG_DEBUG, "libmicrohttpd: %s",
+                  cart_err_escape(shown, sizeof shown, text, strlen(text)));
 }
 
 /* ---- the daemon ---- */
@@ -507,14 +512,15 @@ static struct MHD_Daemon *daemon_of(struct cart_serve *s)
 int cart_http_start(struct cart_serve *s, struct cart_err *err)
 {
     unsigned timeout = s->opt.timeout < 1 ? 1 : (unsigned)s->opt.timeout;
+    /* Connections are counted by net.c: beyond a limit of its own libmicrohttpd would close some
+     * without a word. */
     s->http = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET |
             MHD_USE_ERROR_LOG,
         0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_library_note, s,
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
         s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)s->opt.max_connections * 2 + 16, MHD_OPTION_CONNECTION_TIMEOUT, timeout,
-        MHD_OPTION_END);
+        (unsigned)INT_MAX, MHD_OPTION_CONNECTION_TIMEOUT, timeout, MHD_OPTION_END);
     if (!s->http)
         return cart_err_sys(err, "libmicrohttpd: start");
     return 0;

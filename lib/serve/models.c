@@ -214,35 +214,44 @@ static bool find_file(struct cart_exchange *x, const char *name, const char *ask
                                    "the served directory has no such cartridge");
 }
 
+static bool add_file(struct cart_exchange *x, const char *name, const char *file,
+                     struct cart_wire *w, struct cart_fault *f)
+{
+    struct cart_registry *registry = x->serve->registry;
+    char warning[256] = "";
+    struct cart_stack *stack = NULL;
+    struct cart_err err = {0};
+    int r = cart_registry_add_file(registry, name, x->serve->opt.directory, file, warning,
+                                   sizeof warning, &err);
+    if (r == CART_ESYS)
+        return cart_fault_set(f, 503, "cannot_read", NULL, "cartridge %s: cannot be read", name);
+    if (r < 0)
+        return cart_fault_set(f, 400,
+                              r == CART_EMATCH ? "cartridge_model_mismatch" : "invalid_cartridge",
+                              "name", "%s", err.msg);
+    r = cart_stack_acquire(&stack, registry, &name, 1, NULL, &err);
+    if (r == CART_EUSAGE)
+        return cart_fault_set(f, 404, "cartridge_not_found", "name",
+                              "cartridge %s: it was dropped meanwhile", name);
+    if (r < 0)
+        return cart_fault_memory(f);
+    write_entry(w, &stack->entries[0]);
+    cart_net_note(x->serve, CART_LOG_NOTICE, "cartridge %s: loaded%s%s", name, *warning ? ": " : "",
+                  warning);
+    cart_stack_release(stack);
+    return true;
+}
+
 static bool load(struct cart_exchange *x, const json_t *o, struct cart_wire *w,
                  struct cart_fault *f)
 {
     const char *name = NULL, *asked = NULL;
-    char warning[256] = "";
     struct cart_buf file = CART_BUF_INIT;
-    struct cart_stack *stack = NULL;
-    struct cart_err err = {0};
     if (!cart_param_string(o, "name", &name, f) || !cart_param_string(o, "file", &asked, f))
         return false;
     if (!name || !file_name(name) || strlen(name) > CART_CARTRIDGE_NAME_MAX)
         return cart_fault_value(f, "name", "name: expected letters, digits, '.', '_' and '-'");
-    bool ok = find_file(x, name, asked, &file, f);
-    if (ok) {
-        int r = cart_registry_add_file(x->serve->registry, name, x->serve->opt.directory, file.data,
-                                       warning, sizeof warning, &err);
-        if (r == CART_ESYS)
-            ok = cart_fault_set(f, 503, "cannot_read", NULL, "cartridge %s: cannot be read", name);
-        else if (r < 0)
-            ok = cart_fault_set(f, 400,
-                                r == CART_EMATCH ? "cartridge_model_mismatch" : "invalid_cartridge",
-                                "name", "%s", err.msg);
-    }
-    if (ok && cart_stack_acquire(&stack, x->serve->registry, &name, 1, NULL, &err) == 0) {
-        write_entry(w, &stack->entries[0]);
-        cart_net_note(x->serve, CART_LOG_NOTICE, "cartridge %s: loaded%s%s", name,
-                      *warning ? ": " : "", warning);
-    }
-    cart_stack_release(stack);
+    bool ok = find_file(x, name, asked, &file, f) && add_file(x, name, file.data, w, f);
     cart_buf_release(&file);
     return ok;
 }

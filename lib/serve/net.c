@@ -1,5 +1,5 @@
 /* The loop of cart_serve_run: accepts connections and moves their bytes (relay.c), notices clients
- * that hang up while they wait, keeps deadlines, drains; and the workers that parse requests. */
+ * that hang up while they wait, keeps deadlines, drains. */
 #include "serve/exchange.h"
 
 #include "base/clock.h"
@@ -7,6 +7,7 @@
 #include "serve/metrics.h"
 #include "serve/net.h"
 #include "serve/relay.h"
+#include "serve/work.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,15 +19,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define N_WORKERS 2
 #define N_EVENTS 64
 #define TICK_MS 500
 #define DRAIN_TICK_MS 20
 #define PING_SECONDS 15.0 /* of silence before a stream that waits gets a comment */
+#define ROOM_FOR 8        /* connections, where there are no descriptors */
 #define FLUSH_SECONDS 2.0 /* that answers cut off at the end of a drain have to leave */
 
 #define DESCRIPTORS_EACH 3    /* of a connection: the client's, and a pair */
@@ -46,20 +48,15 @@ struct link {
 struct connection {
     enum cart_net_phase phase;
     double since;
-    const struct link *link; /* whose end it is */
-    bool held;               /* the loop is to be told when it waits for a header again */
+    struct link *link; /* whose end it is; NULL: that has been dropped */
+    bool held;         /* the loop is to be told when it waits for a header again */
     char client[CART_CLIENT_MAX];
-};
-
-struct job {
-    struct cart_exchange *x; /* NULL: read the directory again */
-    struct job *next;
 };
 
 struct cart_net {
     struct cart_listeners listeners;
     int epoll, control[2];
-    pthread_mutex_t lock;           /* of what follows, up to the workers */
+    pthread_mutex_t lock;           /* of what follows, up to closed */
     struct connection *connections; /* [n_connections], by descriptor */
     size_t n_connections, open;
     struct cart_exchange *watched;
@@ -68,14 +65,10 @@ struct cart_net {
     struct link **links; /* [n_links] by the descriptors of both its ends; the loop's own */
     size_t n_links;
 
-    pthread_mutex_t work_lock;
-    pthread_cond_t work;
-    struct job *first, *last;
-    bool quit;
-    pthread_t workers[N_WORKERS];
-    size_t n_workers;
     atomic_int stops;
     atomic_bool draining;
+    double swept; /* when time was last asked */
+    bool resting; /* there are no descriptors: the listeners are left alone until then */
 };
 
 /* ---- words ---- */
@@ -96,7 +89,7 @@ bool cart_net_draining(const struct cart_serve *s)
     return atomic_load(&s->net->draining);
 }
 
-/* ---- workers ---- */
+/* ---- the directory ---- */
 
 static void report_file(void *ctx, const char *name, const char *warning,
                         const struct cart_err *err)
@@ -122,71 +115,6 @@ bool cart_net_load_directory(struct cart_serve *s)
     cart_net_note(s, CART_LOG_NOTICE, "%s: read again; %zu cartridge%s in all", s->opt.directory, n,
                   CART_S(n));
     return true;
-}
-
-static void run_job(struct cart_serve *s, struct cart_exchange *x)
-{
-    if (!x) {
-        cart_net_load_directory(s);
-        return;
-    }
-    if (x->more)
-        x->more(x);
-    else if (!cart_exchange_gone(x))
-        x->route->run(x);
-    cart_exchange_release(x);
-}
-
-static void *worker(void *arg)
-{
-    struct cart_serve *s = arg;
-    struct cart_net *n = s->net;
-    for (;;) {
-        pthread_mutex_lock(&n->work_lock);
-        while (!n->first && !n->quit)
-            pthread_cond_wait(&n->work, &n->work_lock);
-        struct job *j = n->first;
-        if (j && !(n->first = j->next))
-            n->last = NULL;
-        pthread_mutex_unlock(&n->work_lock);
-        if (!j)
-            return NULL;
-        run_job(s, j->x);
-        free(j);
-    }
-}
-
-static bool push_job(struct cart_serve *s, struct cart_exchange *x)
-{
-    struct cart_net *n = s->net;
-    struct job *j = calloc(1, sizeof *j);
-    if (!j)
-        return false;
-    j->x = x;
-    pthread_mutex_lock(&n->work_lock);
-    if (n->last)
-        n->last->next = j;
-    else
-        n->first = j;
-    n->last = j;
-    pthread_cond_signal(&n->work);
-    pthread_mutex_unlock(&n->work_lock);
-    return true;
-}
-
-void cart_net_submit(struct cart_serve *s, struct cart_exchange *x)
-{
-    cart_exchange_hold(x);
-    if (push_job(s, x))
-        return;
-    cart_exchange_error(x, 503, "out_of_memory", NULL, "no memory for another request");
-    cart_exchange_release(x);
-}
-
-static void reload_later(struct cart_serve *s)
-{
-    if (!push_job(s, NULL))
-        cart_net_note(s, CART_LOG_ERROR, "no memory to read the directory again");
 }
 
 /* ---- connections and their deadlines ---- */
@@ -246,53 +174,6 @@ static bool begin(void *ctx, struct cart_relay *r)
     return idle;
 }
 
-/* Under the lock: closes who has waited longest without asking for anything. False: nobody has. */
-static bool make_room(struct cart_net *n)
-{
-    int oldest = -1;
-    for (size_t i = 0; i < n->n_connections; i++)
-        if (n->connections[i].phase == CART_NET_HEADER &&
-            (oldest < 0 || n->connections[i].since < n->connections[oldest].since))
-            oldest = (int)i;
-    if (oldest < 0)
-        return false;
-    /* It counts no longer, though libmicrohttpd has yet to see the end and close it. */
-    shutdown(oldest, SHUT_RDWR);
-    n->connections[oldest].phase = CART_NET_CLOSED;
-    n->open--;
-    return true;
-}
-
-/* A new descriptor for libmicrohttpd; false where there is no memory or no room for it. */
-static bool admit(struct cart_serve *s, const struct link *l, const char *client)
-{
-    struct cart_net *n = s->net;
-    size_t fd = (size_t)l->outer;
-    bool ok = true;
-    pthread_mutex_lock(&n->lock);
-    if (fd >= n->n_connections) {
-        size_t more = fd + 256;
-        struct connection *c = realloc(n->connections, more * sizeof *c);
-        ok = c != NULL;
-        for (size_t i = n->n_connections; ok && i < more; i++)
-            c[i] = (struct connection){.phase = CART_NET_CLOSED};
-        if (ok) {
-            n->connections = c;
-            n->n_connections = more;
-        }
-    }
-    if (ok && (n->open < s->opt.max_connections || make_room(n))) {
-        struct connection *c = &n->connections[fd];
-        *c = (struct connection){.phase = CART_NET_HEADER, .since = cart_clock_now(), .link = l};
-        snprintf(c->client, sizeof c->client, "%s", client);
-        n->open++;
-    } else {
-        ok = false;
-    }
-    pthread_mutex_unlock(&n->lock);
-    return ok;
-}
-
 static void drop(struct cart_net *n, struct link *l)
 {
     n->links[l->relay.client] = n->links[l->relay.inner] = NULL;
@@ -304,6 +185,80 @@ static void drop(struct cart_net *n, struct link *l)
     close(l->relay.client);
     close(l->relay.inner);
     free(l);
+}
+
+/* Closes who has waited longest without asking for anything. False: nobody has. */
+static bool make_room(struct cart_net *n)
+{
+    int oldest = -1, unread = 0;
+    pthread_mutex_lock(&n->lock);
+    for (size_t i = 0; i < n->n_connections; i++)
+        if (n->connections[i].phase == CART_NET_HEADER &&
+            (oldest < 0 || n->connections[i].since < n->connections[oldest].since))
+            oldest = (int)i;
+    struct link *l = NULL;
+    if (oldest >= 0) {
+        /* It counts no longer, though libmicrohttpd has yet to see the end and close it. */
+        shutdown(oldest, SHUT_RDWR);
+        n->connections[oldest].phase = CART_NET_CLOSED;
+        n->open--;
+        l = n->connections[oldest].link;
+    }
+    pthread_mutex_unlock(&n->lock);
+    /* An answer that is still on its way goes out before the end. */
+    if (l && ioctl(l->relay.inner, FIONREAD, &unread) == 0 && unread == 0)
+        drop(n, l);
+    return oldest >= 0;
+}
+
+static void listen_for(struct cart_net *n, uint32_t events)
+{
+    for (size_t i = 0; i < n->listeners.n; i++) {
+        struct epoll_event e = {.events = events,
+                                .data.u64 =
+                                    ((uint64_t)AT_LISTENER << 32) | (uint32_t)n->listeners.fds[i]};
+        epoll_ctl(n->epoll, EPOLL_CTL_MOD, n->listeners.fds[i], &e);
+    }
+}
+
+/* There are no descriptors for another connection. Who waits outside would wake the loop without an
+ * end: it is let in when the silent ones that make room have closed. */
+static void rest(struct cart_net *n)
+{
+    n->resting = true;
+    listen_for(n, 0);
+    for (int i = 0; i < ROOM_FOR && make_room(n); i++)
+        ;
+}
+
+/* A new descriptor for libmicrohttpd; false where there is no memory or no room for it. */
+static bool admit(struct cart_serve *s, struct link *l, const char *client)
+{
+    struct cart_net *n = s->net;
+    size_t fd = (size_t)l->outer;
+    pthread_mutex_lock(&n->lock);
+    bool ok = true, full = n->open >= s->opt.max_connections;
+    if (fd >= n->n_connections) {
+        size_t more = fd + 256;
+        struct connection *c = realloc(n->connections, more * sizeof *c);
+        ok = c != NULL;
+        for (size_t i = n->n_connections; ok && i < more; i++)
+            c[i] = (struct connection){.phase = CART_NET_CLOSED};
+        if (ok) {
+            n->connections = c;
+            n->n_connections = more;
+        }
+    }
+    pthread_mutex_unlock(&n->lock);
+    if (!ok || (full && !make_room(n)))
+        return false;
+    pthread_mutex_lock(&n->lock);
+    struct connection *c = &n->connections[fd];
+    *c = (struct connection){.phase = CART_NET_HEADER, .since = cart_clock_now(), .link = l};
+    snprintf(c->client, sizeof c->client, "%s", client);
+    n->open++;
+    pthread_mutex_unlock(&n->lock);
+    return true;
 }
 
 static void pump(struct cart_serve *s, struct link *l, double now)
@@ -352,6 +307,7 @@ static void add_client(struct cart_serve *s, int client, const char *name)
     int pair[2];
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) {
         close(client);
+        rest(s->net);
         return;
     }
     struct link *l = calloc(1, sizeof *l);
@@ -389,8 +345,11 @@ static void accept_all(struct cart_serve *s, int listener)
         socklen_t n = sizeof a;
         int on = 1, fd = accept(listener, (struct sockaddr *)&a, &n);
         char name[CART_CLIENT_MAX] = CART_CLIENT_UNIX;
-        if (fd < 0)
+        if (fd < 0) {
+            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+                rest(s->net);
             return;
+        }
         if (a.ss_family != AF_UNIX)
             setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
         if (a.ss_family == AF_INET)
@@ -575,12 +534,29 @@ static void wait_once(struct cart_serve *s, int ms)
         default:
             for (ssize_t k = read(fd, bytes, sizeof bytes); k > 0; k--) {
                 if (bytes[k - 1] == 'r')
-                    reload_later(s);
+                    cart_work_reload(s->work);
                 else if (bytes[k - 1] == 'h')
                     pump_held(s);
             }
         }
     }
+}
+
+/* Waits for events, at most ms, and does what time asks for. */
+static void turn(struct cart_serve *s, int ms)
+{
+    struct cart_net *n = s->net;
+    wait_once(s, ms);
+    double now = cart_clock_now();
+    if (now - n->swept < TICK_MS / 1000.0)
+        return;
+    n->swept = now;
+    enforce_deadlines(s, now);
+    ping(s, now);
+    cart_work_resume_all(s->work);
+    if (n->resting)
+        listen_for(n, EPOLLIN);
+    n->resting = false;
 }
 
 static void drain(struct cart_serve *s)
@@ -592,12 +568,12 @@ static void drain(struct cart_serve *s)
     cart_scheduler_drain(s->scheduler);
     while (cart_metrics_in_flight(s->metrics) > 0 && cart_clock_now() < until &&
            atomic_load(&s->net->stops) < 2)
-        wait_once(s, DRAIN_TICK_MS);
+        turn(s, DRAIN_TICK_MS);
     cut_off(s, false);
     until =
         cart_clock_now() + (atomic_load(&s->net->stops) < 2 ? FLUSH_SECONDS : FLUSH_SECONDS / 10);
     while (cart_metrics_in_flight(s->metrics) > 0 && cart_clock_now() < until)
-        wait_once(s, DRAIN_TICK_MS);
+        turn(s, DRAIN_TICK_MS);
 }
 
 /* libmicrohttpd has closed everything: what it wrote last goes out, then the clients are let go. */
@@ -613,7 +589,7 @@ static void flush(struct cart_serve *s)
         for (size_t i = 0; i < n->n_links; i++)
             waits |= n->links[i] && !n->links[i]->relay.answered;
         if (waits)
-            wait_once(s, DRAIN_TICK_MS);
+            turn(s, DRAIN_TICK_MS);
     }
     for (size_t i = 0; i < n->n_links; i++)
         if (n->links[i])
@@ -624,30 +600,16 @@ static void flush(struct cart_serve *s)
  * connection that is suspended then aborts the process), ends its thread and the workers. */
 static void halt(struct cart_serve *s)
 {
-    struct cart_net *n = s->net;
     cut_off(s, true);
     cart_http_stop(s);
     flush(s);
-    pthread_mutex_lock(&n->work_lock);
-    n->quit = true;
-    pthread_cond_broadcast(&n->work);
-    pthread_mutex_unlock(&n->work_lock);
-    while (n->n_workers > 0)
-        pthread_join(n->workers[--n->n_workers], NULL);
+    cart_work_end(s->work);
 }
 
 void cart_serve_run(struct cart_serve *s)
 {
-    double swept = cart_clock_now();
-    while (atomic_load(&s->net->stops) == 0) {
-        wait_once(s, TICK_MS);
-        double now = cart_clock_now();
-        if (now - swept < TICK_MS / 1000.0)
-            continue;
-        swept = now;
-        enforce_deadlines(s, now);
-        ping(s, now);
-    }
+    while (atomic_load(&s->net->stops) == 0)
+        turn(s, TICK_MS);
     drain(s);
     halt(s);
 }
@@ -696,8 +658,6 @@ int cart_net_open(struct cart_serve *s, struct cart_err *err)
     s->net = n;
     n->epoll = n->control[0] = n->control[1] = -1;
     pthread_mutex_init(&n->lock, NULL);
-    pthread_mutex_init(&n->work_lock, NULL);
-    pthread_cond_init(&n->work, NULL);
     raise_descriptor_limit(s);
     int r = cart_listeners_open(&n->listeners, s->opt.host, s->opt.port, s->opt.unix_path, err);
     if (r < 0)
@@ -713,10 +673,7 @@ int cart_net_open(struct cart_serve *s, struct cart_err *err)
     for (size_t i = 0; i < n->listeners.n; i++)
         if ((r = add_fd(n, n->listeners.fds[i], AT_LISTENER, err)) < 0)
             return r;
-    for (; n->n_workers < N_WORKERS; n->n_workers++)
-        if ((errno = pthread_create(&n->workers[n->n_workers], NULL, worker, s)) != 0)
-            return cart_err_sys(err, "worker thread");
-    return 0;
+    return cart_work_new(&s->work, s, err);
 }
 
 void cart_net_close(struct cart_serve *s)
@@ -731,8 +688,7 @@ void cart_net_close(struct cart_serve *s)
     for (int i = 0; i < 2; i++)
         if (n->control[i] >= 0)
             close(n->control[i]);
-    pthread_cond_destroy(&n->work);
-    pthread_mutex_destroy(&n->work_lock);
+    cart_work_free(s->work);
     pthread_mutex_destroy(&n->lock);
     free(n->connections);
     free(n->links);

@@ -168,6 +168,7 @@ bool cart_params_body(struct cart_exchange *x, json_t **out, struct cart_fault *
         return cart_fault_set(f, 400, "invalid_json", NULL,
                               "expected a JSON object in the body, found no body");
     int r = cart_json_parse(&o, x->body.data, x->body.len, "body", &err);
+    cart_exchange_drop_body(x);
     if (r == CART_ESYS)
         return cart_fault_memory(f);
     if (r < 0)
@@ -305,6 +306,18 @@ static bool names_of(const json_t *list, const char **names, size_t *n, struct c
     return true;
 }
 
+/* The NAME of a model that is not used is there all the same: answers and logs repeat it. */
+static bool check_name(struct cart_serve *s, const char *model, struct cart_fault *f)
+{
+    const char *name = model + strlen(s->opt.name) + 1;
+    struct cart_stack *one = NULL;
+    int r = cart_stack_acquire(&one, s->registry, &name, 1, NULL, NULL);
+    cart_stack_release(one);
+    if (r == CART_EUSAGE)
+        return cart_fault_unknown(f, s, "model", model);
+    return r == 0 || cart_fault_memory(f);
+}
+
 bool cart_params_select(struct cart_serve *s, const json_t *o, struct cart_selection *sel,
                         struct cart_fault *f)
 {
@@ -323,7 +336,7 @@ bool cart_params_select(struct cart_serve *s, const json_t *o, struct cart_selec
     const json_t *list = cart_param(o, "cartridges");
     if (list) {
         sel->how = "request";
-        if (!names_of(list, names, &n, f))
+        if (!names_of(list, names, &n, f) || (!bare && !check_name(s, model, f)))
             return false;
     } else if (!bare) {
         sel->how = "model";
@@ -356,18 +369,22 @@ void cart_selection_write(const struct cart_selection *sel, struct cart_wire *w)
 
 void cart_selection_label(const struct cart_selection *sel, struct cart_exchange *x)
 {
+    struct cart_buf names = CART_BUF_INIT;
+    int r = 0;
+    for (size_t i = 0; sel->stack && i < sel->stack->n && r == 0; i++)
+        r = cart_buf_addf(&names, NULL, "%s%s", i ? "," : "", sel->stack->entries[i].name);
+    /* Without memory the list is left out whole: half of it would name other cartridges. */
+    if (r < 0)
+        cart_buf_release(&names);
     pthread_mutex_lock(&x->lock);
-    size_t at = 0;
-    for (size_t i = 0; sel->stack && i < sel->stack->n && at < sizeof x->cartridges; i++)
-        at += (size_t)snprintf(x->cartridges + at, sizeof x->cartridges - at, "%s%s", i ? "," : "",
-                               sel->stack->entries[i].name);
+    x->cartridges = names.data;
     snprintf(x->record_model, sizeof x->record_model, "%s", sel->model);
     pthread_mutex_unlock(&x->lock);
 }
 
 /* ---- sampling ---- */
 
-static bool read_stop(const json_t *o, struct cart_stops *stops, struct cart_fault *f)
+static bool read_stop(const json_t *o, struct cart_sampling_params *p, struct cart_fault *f)
 {
     const json_t *v = cart_param(o, "stop");
     if (!v)
@@ -376,14 +393,26 @@ static bool read_stop(const json_t *o, struct cart_stops *stops, struct cart_fau
     if ((!json_is_array(v) && !json_is_string(v)) || n > CART_STOPS_MAX)
         return cart_fault_value(f, "stop", "stop: expected a string, or an array of at most %zu",
                                 CART_STOPS_MAX);
+    size_t total = 0;
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_is_array(v) ? json_array_get(v, i) : v;
         if (!json_is_string(item) || json_string_length(item) == 0 ||
             json_string_length(item) > STOP_BYTES_MAX)
             return cart_fault_value(f, "stop", "stop: expected strings of 1 to %zu bytes",
                                     STOP_BYTES_MAX);
-        stops->items[stops->n++] =
-            (struct cart_text){json_string_value(item), json_string_length(item)};
+        total += json_string_length(item);
+    }
+    /* Copied, for the answer outlives the body. */
+    p->stop_text = malloc(total + 1);
+    if (!p->stop_text)
+        return cart_fault_memory(f);
+    char *at = p->stop_text;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_is_array(v) ? json_array_get(v, i) : v;
+        size_t len = json_string_length(item);
+        p->stops.items[p->stops.n++] =
+            (struct cart_text){memcpy(at, json_string_value(item), len), len};
+        at += len;
     }
     return true;
 }
@@ -505,14 +534,17 @@ bool cart_params_sampling(struct cart_serve *s, const json_t *o, struct cart_sam
         return cart_fault_value(f, "stream_options", "stream_options: goes with stream: true only");
     if (options && !cart_param_bool(options, "include_usage", &p->include_usage, f))
         return false;
-    return read_seed(s, o, &p->seed, f) && read_limit(s, o, p, f) && read_stop(o, &p->stops, f) &&
+    return read_seed(s, o, &p->seed, f) && read_limit(s, o, p, f) && read_stop(o, p, f) &&
            read_bias(s, o, p, f);
 }
 
 void cart_params_release(struct cart_sampling_params *p)
 {
     free(p->bias);
+    free(p->stop_text);
     p->bias = NULL;
+    p->stop_text = NULL;
+    p->stops.n = 0;
 }
 
 void cart_params_apply(const struct cart_sampling_params *p, struct cart_serve_request *r)

@@ -48,9 +48,9 @@ const json_t *cart_param(const json_t *o, const char *key);
 
 /* Which rows a request stands behind. */
 struct cart_selection {
-    char model[192];          /* as it is reported: BASE or BASE:NAME */
-    const char *how;          /* "request", "model" or "default" */
-    struct cart_stack *stack; /* one hold, the caller's; NULL: the bare model */
+    char model[CART_MODEL_ID_MAX]; /* as it is reported: BASE or BASE:NAME, which are there */
+    const char *how;               /* "request", "model" or "default" */
+    struct cart_stack *stack;      /* one hold, the caller's; NULL: the bare model */
 };
 bool cart_params_select(struct cart_serve *s, const json_t *o, struct cart_selection *sel,
                         struct cart_fault *f);
@@ -64,7 +64,8 @@ struct cart_sampling_params {
     bool stream, include_usage;
     size_t n, max_tokens;
     bool has_max;
-    struct cart_stops stops; /* borrowed from the body */
+    struct cart_stops stops; /* of stop_text */
+    char *stop_text;         /* owned */
     struct cart_bias *bias;  /* [adjust.n_bias], owned */
     double temperature, top_p, min_p;
     size_t top_k;

@@ -44,6 +44,7 @@ struct cart_registry {
     struct item **items; /* [n] by name */
     size_t n, cap;
     struct shared *shared;
+    pthread_mutex_t loading; /* one thread at a time looks at files; taken before shared's lock */
 };
 
 struct cart_stack_priv {
@@ -60,7 +61,8 @@ int cart_registry_new(struct cart_registry **out, const struct cart_model *m,
     struct cart_registry *r = calloc(1, sizeof *r);
     struct shared *shared = calloc(1, sizeof *shared);
 
-    if (r == NULL || shared == NULL || pthread_mutex_init(&shared->lock, NULL) != 0) {
+    if (r == NULL || shared == NULL || pthread_mutex_init(&shared->lock, NULL) != 0 ||
+        pthread_mutex_init(&r->loading, NULL) != 0) {
         free(r);
         free(shared);
         return cart_err_memory(err, "a registry of cartridges", sizeof *r);
@@ -114,6 +116,7 @@ void cart_registry_free(struct cart_registry *r)
     for (size_t i = 0; i < r->n; i++)
         item_free(r->items[i]);
     free(r->items);
+    pthread_mutex_destroy(&r->loading);
     free(r);
 }
 
@@ -266,7 +269,12 @@ int cart_registry_add(struct cart_registry *r, const char *name, const char *pat
     const struct origin from = {path, NULL, NULL};
     int code = check_name(name, err);
 
-    return code < 0 ? code : add(r, name, &from, warning, warning_cap, err);
+    if (code < 0)
+        return code;
+    pthread_mutex_lock(&r->loading);
+    code = add(r, name, &from, warning, warning_cap, err);
+    pthread_mutex_unlock(&r->loading);
+    return code;
 }
 
 static struct item *remove_at(struct cart_registry *r, size_t at)
@@ -368,9 +376,8 @@ static char *join(const char *dir, const char *file, int *code, struct cart_err 
     return path;
 }
 
-int cart_registry_add_file(struct cart_registry *r, const char *name, const char *dir,
-                           const char *file, char *warning, size_t warning_cap,
-                           struct cart_err *err)
+static int add_file(struct cart_registry *r, const char *name, const char *dir, const char *file,
+                    char *warning, size_t warning_cap, struct cart_err *err)
 {
     char *path = NULL;
     size_t n = stem(file);
@@ -382,6 +389,16 @@ int cart_registry_add_file(struct cart_registry *r, const char *name, const char
         code = add(r, name, &from, warning, warning_cap, err);
     }
     free(path);
+    return code;
+}
+
+int cart_registry_add_file(struct cart_registry *r, const char *name, const char *dir,
+                           const char *file, char *warning, size_t warning_cap,
+                           struct cart_err *err)
+{
+    pthread_mutex_lock(&r->loading);
+    int code = add_file(r, name, dir, file, warning, warning_cap, err);
+    pthread_mutex_unlock(&r->loading);
     return code;
 }
 
@@ -502,7 +519,7 @@ static int load_given(struct cart_registry *r, const char *dir, cart_registry_re
             code = cart_registry_drop(r, name, NULL);
             code = code == CART_EUSAGE ? 0 : code; /* dropped meanwhile */
         } else if (code == 0 && !unchanged(&mark, &st)) {
-            int opened = cart_registry_add_file(r, name, dir, file, warning, sizeof warning, &why);
+            int opened = add_file(r, name, dir, file, warning, sizeof warning, &why);
             if (report != NULL)
                 report(ctx, name, warning, opened < 0 ? &why : NULL);
         }
@@ -518,6 +535,9 @@ int cart_registry_load(struct cart_registry *r, const char *dir, cart_registry_r
                        void *ctx, struct cart_err *err)
 {
     struct names names = {NULL, 0, 0};
+
+    /* From the look at the directory on: what is added meanwhile would count as gone. */
+    pthread_mutex_lock(&r->loading);
     int code = names_read(&names, dir, err);
 
     if (code == 0 && (code = load_given(r, dir, report, ctx, err)) == 0)
@@ -529,6 +549,7 @@ int cart_registry_load(struct cart_registry *r, const char *dir, cart_registry_r
             strncmp(names.list[i - 1], names.list[i], n) != 0)
             code = load_file(r, dir, names.list[i], report, ctx, err);
     }
+    pthread_mutex_unlock(&r->loading);
     names_release(&names);
     return code;
 }

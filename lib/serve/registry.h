@@ -1,8 +1,8 @@
 /* The cartridges that a server has, by name. Any thread may look up, list, add, drop and reload
  * while requests run: a request stands behind a cart_stack, the list of cartridges as they were
  * when it was made, and a cartridge is closed when the registry and the last stack have let go of
- * it. Opening (and refusing) happens outside the lock, in the thread that asks; a name is never
- * seen before its rows can be used.
+ * it. Opening (and refusing) happens in the thread that asks, one after another, while lookups go
+ * on; a name is never seen before its rows can be used.
  *
  * Names are [A-Za-z0-9._-]+, not beginning with a dot, at most CART_CARTRIDGE_NAME_MAX bytes. */
 #ifndef CART_SERVE_REGISTRY_H
@@ -36,7 +36,7 @@ int cart_registry_drop(struct cart_registry *r, const char *name,
                        struct cart_err *err) CART_MUST_USE;
 
 /* What became of one file of a directory: err is NULL where it was loaded (warning may be ""), else
- * the reason why not. Called in the order of names, without a lock held. */
+ * the reason why not. Called in the order of names, and may look up and list, but not load. */
 typedef void cart_registry_report_fn(void *ctx, const char *name, const char *warning,
                                      const struct cart_err *err);
 

@@ -26,6 +26,30 @@ static void send(const struct job *j, struct cart_event e)
         (void)j->req.on_event(j->req.ctx, &e);
 }
 
+/* Under the lock. */
+static void unlink_job(struct cart_scheduler *s, struct job *j)
+{
+    if (j->prev != NULL)
+        j->prev->next = j->next;
+    else
+        s->jobs = j->next;
+    if (j->next != NULL)
+        j->next->prev = j->prev;
+    else
+        s->last = j->prev;
+}
+
+void cart_scheduler_job_append(struct cart_scheduler *s, struct job *j)
+{
+    j->prev = s->last;
+    j->next = NULL;
+    if (s->last != NULL)
+        s->last->next = j;
+    else
+        s->jobs = j;
+    s->last = j;
+}
+
 static void job_end(struct cart_scheduler *s, struct job *j)
 {
     double now = cart_clock_now();
@@ -36,21 +60,13 @@ static void job_end(struct cart_scheduler *s, struct job *j)
         j->usage.prefill = now - j->opened;
     else
         j->usage.queued = now - j->submitted;
-    send(j, (struct cart_event){.type = CART_EVENT_END, .usage = &j->usage});
     s->counts.finished++;
     pthread_mutex_lock(&s->lock);
-    if (j->prev != NULL)
-        j->prev->next = j->next;
-    else
-        s->jobs = j->next;
-    if (j->next != NULL)
-        j->next->prev = j->prev;
-    else
-        s->last = j->prev;
-    if (s->waiting == j)
-        s->waiting = j->next;
+    unlink_job(s, j);
     s->n_jobs--;
     pthread_mutex_unlock(&s->lock);
+    /* Who hears of the end may submit another one, and there is a place for it. */
+    send(j, (struct cart_event){.type = CART_EVENT_END, .usage = &j->usage});
     cart_scheduler_job_free(j);
 }
 
@@ -64,8 +80,15 @@ static void choice_end(struct cart_scheduler *s, struct job *j, size_t choice,
     s->counts.cancelled += why == CART_SERVE_CANCELLED;
     s->counts.failed +=
         why == CART_SERVE_FAILED || why == CART_SERVE_NOT_FINITE || why == CART_SERVE_DEAD_END;
-    if (++j->ended == j->req.n)
+    if (++j->ended == j->req.n) {
         job_end(s, j);
+    } else if (j->ended == j->started) {
+        /* It has no choice at work any more: those that wait already come first. */
+        pthread_mutex_lock(&s->lock);
+        unlink_job(s, j);
+        cart_scheduler_job_append(s, j);
+        pthread_mutex_unlock(&s->lock);
+    }
 }
 
 static void slot_clear(struct cart_scheduler *s, struct slot *slot, bool keep)
@@ -178,24 +201,34 @@ static void announce(struct cart_scheduler *s, struct job *j, const struct slot 
     send(j, (struct cart_event){.type = CART_EVENT_START, .usage = &j->usage});
 }
 
+/* Whose choice is the next to start: the first job that has none at work, so that one with many
+ * choices takes the slots that nobody else wants. NULL: none has a choice left to start. */
 static struct job *first_waiting(struct cart_scheduler *s)
 {
+    struct job *first = NULL;
+
     pthread_mutex_lock(&s->lock);
-    struct job *j = s->waiting;
+    for (struct job *j = s->jobs; j != NULL; j = j->next) {
+        if (j->started == j->req.n)
+            continue;
+        if (first == NULL)
+            first = j;
+        if (j->started == j->ended) {
+            first = j;
+            break;
+        }
+    }
     pthread_mutex_unlock(&s->lock);
-    return j;
+    return first;
 }
 
-/* The choice has had its slot; after the last one the next job waits at the front. */
 static void count_start(struct cart_scheduler *s, struct job *j)
 {
     pthread_mutex_lock(&s->lock);
-    if (++j->started == j->req.n && s->waiting == j)
-        s->waiting = j->next;
+    j->started++;
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Requests start in the order in which they came. */
 static void admit(struct cart_scheduler *s)
 {
     while (s->running < s->opt.slots) {
@@ -232,27 +265,22 @@ static void reap(struct cart_scheduler *s)
 /* A job that dies starts no further choices; they end here, before its streams do. */
 static void reap_waiting(struct cart_scheduler *s)
 {
+    struct job *next;
+
+    /* Nobody but this thread unlinks a job, so next stays valid; what is appended meanwhile comes
+     * behind it and does not die yet. */
     pthread_mutex_lock(&s->lock);
-    struct job *j = s->waiting;
-    while (j != NULL) {
-        struct job *next = j->next;
-        bool dying = j->dying;
+    for (struct job *j = s->jobs; j != NULL; j = next) {
+        next = j->next;
+        if (!j->dying || j->started == j->req.n)
+            continue;
         size_t first = j->started;
-        if (dying) {
-            if (s->waiting == j)
-                s->waiting = next;
-            j->started = j->req.n;
-        }
+        size_t n = j->req.n;
+        j->started = n;
         pthread_mutex_unlock(&s->lock);
-        /* Nobody but this thread unlinks a job, so next stays valid; what is appended meanwhile
-         * comes behind it. */
-        if (dying) {
-            size_t n = j->req.n;
-            for (size_t c = first; c < n; c++)
-                choice_end(s, j, c, CART_SERVE_CANCELLED, NULL);
-        }
+        for (size_t c = first; c < n; c++)
+            choice_end(s, j, c, CART_SERVE_CANCELLED, NULL);
         pthread_mutex_lock(&s->lock);
-        j = next;
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -539,7 +567,7 @@ void cart_scheduler_counts(struct cart_scheduler *s, struct cart_scheduler_count
     pthread_mutex_lock(&s->lock);
     *out = s->published;
     out->waiting = 0;
-    for (const struct job *j = s->waiting; j != NULL; j = j->next)
+    for (const struct job *j = s->jobs; j != NULL; j = j->next)
         out->waiting += j->started == 0;
     pthread_mutex_unlock(&s->lock);
 }

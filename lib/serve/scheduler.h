@@ -1,7 +1,8 @@
 /* The engine behind the server. One thread of its own runs the model; requests are plain structs
  * that any thread submits and cancels; what happens to them comes back as events. New requests join
  * between steps, prompts go in pieces so that answers under way keep flowing, and keys and values
- * live in pages that conversations share (engine/pages.h).
+ * live in pages that conversations share (engine/pages.h). Requests start in order; a further choice
+ * starts behind those that wait and have none at work.
  *
  * An answer is a function of its request alone: cartridges, prompt, sampling, seed, choice. What
  * was cached, what ran beside it, what was drafted, cancelled or evicted changes no byte of it.
@@ -52,7 +53,7 @@ int cart_scheduler_new(struct cart_scheduler **out, const struct cart_model *m,
 /* Memory that the scheduler will take beside the model, in bytes. */
 size_t cart_scheduler_bytes(const struct cart_model *m, const struct cart_scheduler_options *opt);
 
-/* Refuses new requests from now on (CART_REFUSED_DRAINING); those accepted go on. */
+/* Refuses what is not begun from now on (CART_REFUSED_DRAINING); what was accepted goes on. */
 void cart_scheduler_drain(struct cart_scheduler *s);
 /* Cancels what is left (each gets its CART_EVENT_END), ends the thread. */
 void cart_scheduler_free(struct cart_scheduler *s);
@@ -150,9 +151,9 @@ struct cart_serve_request {
     const uint32_t *stop; /* [n_stop] further ids that end a choice; copied */
     size_t n_stop;
     bool ignore_stop; /* the model's own stop tokens are tokens like others */
-    struct cart_constraint
-        *constraint; /* or NULL. Compiled for this request alone (a constraint is not shared between
-                        threads); becomes the scheduler's when the request is accepted */
+    /* NULL, or compiled for this request alone; the scheduler's once the request is accepted. */
+    struct cart_constraint *constraint;
+    bool begun; /* goes on with what was taken before: taken while draining too */
     cart_event_fn *on_event;
     void *ctx;
 };
@@ -193,8 +194,7 @@ struct cart_scheduler_counts {
 };
 void cart_scheduler_counts(struct cart_scheduler *s, struct cart_scheduler_counts *out);
 
-/* The words that an embedding's text ends with, as the fleet's index does it: the recipe's topic
- * suffix. Plain text, tokenised together with the text before it. */
+/* The plain text that an embedding's ends with, tokenised together with it: a question for its topic. */
 const char *cart_serve_topic_suffix(void);
 
 #endif

@@ -26,7 +26,7 @@ struct job {
     bool announced; /* CART_EVENT_START has gone out */
     double submitted, opened, first_token;
     struct cart_usage usage;
-    struct job *prev, *next; /* all jobs, oldest first; guarded */
+    struct job *prev, *next; /* guarded */
 };
 
 /* What one step gave a slot. */
@@ -93,13 +93,16 @@ struct cart_scheduler {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     /* Guarded. */
-    struct job *jobs, *last; /* all that have not ended, oldest first */
-    struct job *waiting;     /* the first with choices that have not started; NULL: none */
+    struct job *jobs, *last; /* all that have not ended, by the time since which none of their
+                                choices has been at work */
     size_t n_jobs;
     uint64_t next_id;
     bool draining, quit;
     struct cart_scheduler_counts published;
 };
+
+/* scheduler.c: under the lock, behind all others. */
+void cart_scheduler_job_append(struct cart_scheduler *s, struct job *j);
 
 /* scheduler_submit.c: all that the job owns; NULL is fine. */
 void cart_scheduler_job_free(struct job *j);

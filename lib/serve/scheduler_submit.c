@@ -146,7 +146,7 @@ static int enqueue(struct cart_scheduler *s, struct job *j, uint64_t *id, enum c
     int r = 0;
 
     pthread_mutex_lock(&s->lock);
-    if (s->draining) {
+    if (s->quit || (s->draining && !j->req.begun)) {
         *why = CART_REFUSED_DRAINING;
         r = cart_err_set(err, CART_EAGAIN, "the server is shutting down");
     } else if (s->n_jobs >= s->opt.slots + s->opt.queue) {
@@ -156,14 +156,7 @@ static int enqueue(struct cart_scheduler *s, struct job *j, uint64_t *id, enum c
                          s->n_jobs);
     } else {
         *id = j->id = ++s->next_id;
-        j->prev = s->last;
-        if (s->last != NULL)
-            s->last->next = j;
-        else
-            s->jobs = j;
-        s->last = j;
-        if (s->waiting == NULL)
-            s->waiting = j;
+        cart_scheduler_job_append(s, j);
         s->n_jobs++;
         s->published.accepted++;
         pthread_cond_signal(&s->wake);

@@ -86,9 +86,9 @@ const struct cart_route cart_routes[] = {
     {"POST", "/tokenize", CART_AT_TOKENIZE, cart_route_tokenize, true, false},
     {"POST", "/detokenize", CART_AT_DETOKENIZE, cart_route_detokenize, true, false},
     {"POST", "/apply-template", CART_AT_TEMPLATE, cart_route_template, true, false},
-    {"GET", "/models", CART_AT_MODELS, cart_route_models, false, false},
-    {"GET", "/models/", CART_AT_MODELS, cart_route_models, false, false},
-    {"GET", "/cartridges", CART_AT_CARTRIDGES, cart_route_cartridges, false, false},
+    {"GET", "/models", CART_AT_MODELS, cart_route_models, true, false},
+    {"GET", "/models/", CART_AT_MODELS, cart_route_models, true, false},
+    {"GET", "/cartridges", CART_AT_CARTRIDGES, cart_route_cartridges, true, false},
     {"POST", "/cartridges", CART_AT_CARTRIDGES, cart_route_cartridge_load, true, false},
     {"POST", "/cartridges/reload", CART_AT_CARTRIDGES, cart_route_cartridge_reload, true, false},
     {"DELETE", "/cartridges/", CART_AT_CARTRIDGES, cart_route_cartridge_drop, true, false},
@@ -108,9 +108,10 @@ static void digest_instance(struct cart_serve *s)
     cart_wire_add(&w, s->model->fp.geometry);
     cart_wire_add(&w, s->model->fp.tokenizer);
     cart_wire_add(&w, s->model->fp.weights);
-    /* The classes of arithmetic and of rows. */
-    cart_wire_f(&w, "/%d/%d/%d", (int)cart_kernels_selected(), (int)cart_precision_selected(),
-                cart_scheduler_kv(s->scheduler));
+    /* The classes of arithmetic and of rows, and where an answer has no room to go on. */
+    cart_wire_f(&w, "/%d/%d/%d/%zu/", (int)cart_kernels_selected(), (int)cart_precision_selected(),
+                cart_scheduler_kv(s->scheduler), cart_scheduler_context(s->scheduler));
+    cart_wire_add(&w, s->chat ? cart_chat_profile(s->chat) : "");
     cart_hash_bytes(w.b.data ? w.b.data : "", w.b.len, digest);
     memcpy(s->instance, cart_hex(hex, digest, sizeof digest), sizeof s->instance - 1);
     s->instance[sizeof s->instance - 1] = '\0';

@@ -172,7 +172,7 @@ static void prompts_are_scored(void **state)
 static void scores_come_before_every_choice(void **state)
 {
     (void)state;
-    struct cart_scheduler_options o = {4, 4, 0, 0, 16, 4};
+    struct cart_scheduler_options o = {4, 4, 0, 0, 16, 4, CART_F32};
     struct cart_scheduler *s = test_scheduler_start(&o);
     struct cart_serve_request q;
     struct client c;
@@ -412,6 +412,67 @@ static void none_waits_longer_than_a_piece(void **state)
     cart_scheduler_free(s);
 }
 
+/* A request with more choices than slots lets others in between; the helper keeps when the last
+ * choice began. */
+static void choices_take_turns(void **state)
+{
+    (void)state;
+    for (size_t slots = 1; slots <= 2; slots++) {
+        struct cart_scheduler_options o = {slots, 4, 0, 0, 64, 0, CART_F32};
+        struct cart_scheduler *s = test_scheduler_start(&o);
+        struct cart_serve_request many;
+        struct cart_serve_request one;
+        struct client c[3];
+        uint32_t a[20];
+        uint32_t b[20];
+        simple_request(&many, a, 20, 1);
+        simple_request(&one, b, 20, 2);
+        many.n = slots + 2;
+        one.max_tokens = 5;
+        for (size_t i = 0; i < 3; i++)
+            test_client_init(&c[i], s);
+        c[0].gate = &gate;
+        pthread_mutex_lock(&gate);
+        test_client_submit(&c[0], &many);
+        test_client_submit(&c[1], &one);
+        test_client_submit(&c[2], &one);
+        pthread_mutex_unlock(&gate);
+        for (size_t i = 0; i < 3; i++)
+            test_client_wait(&c[i]);
+        assert_true(c[1].ended <= c[0].first_token);
+        assert_true(c[2].ended <= c[0].first_token);
+        assert_int_equal(c[0].finishes, slots + 2);
+        for (size_t i = 0; i < 3; i++)
+            test_client_release(&c[i]);
+        cart_stack_release(many.stack);
+        cart_stack_release(one.stack);
+        cart_scheduler_free(s);
+    }
+}
+
+/* Who has heard of an end finds the place free. */
+static void an_end_leaves_a_place(void **state)
+{
+    (void)state;
+    struct cart_scheduler_options o = {1, 0, 0, 0, 16, 0, CART_F32};
+    struct cart_scheduler *s = test_scheduler_start(&o);
+    struct cart_serve_request q;
+    struct client c;
+    uint32_t prompt[1];
+
+    simple_request(&q, prompt, 1, 3);
+    q.max_tokens = 1;
+    for (size_t i = 0; i < 300; i++)
+        test_ask(s, &c, &q);
+    /* While it drains, what is begun goes on. */
+    cart_scheduler_drain(s);
+    q.begun = true;
+    test_ask(s, &c, &q);
+    assert_int_equal(c.got[0].n, 1);
+    cart_stack_release(q.stack);
+    cart_scheduler_free(s);
+}
+
 static void cartridges_come_and_go(void **state)
 {
     (void)state;
@@ -628,6 +689,8 @@ int main(void)
         cmocka_unit_test(full_queues_and_bad_numbers_are_refused),
         cmocka_unit_test(short_questions_pass_long_ones),
         cmocka_unit_test(none_waits_longer_than_a_piece),
+        cmocka_unit_test(choices_take_turns),
+        cmocka_unit_test(an_end_leaves_a_place),
         cmocka_unit_test(cartridges_come_and_go),
         cmocka_unit_test(ending_cancels_the_rest),
         cmocka_unit_test(names_change_under_many_readers),

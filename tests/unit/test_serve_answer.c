@@ -139,7 +139,7 @@ static bool make(struct made *m, const uint32_t *ids, size_t n, bool stream, boo
     bool stopped = false;
     if (stop)
         params.stops = (struct cart_stops){.items = {{stop, strlen(stop)}}, .n = 1};
-    assert_true(cart_answer_new(&a, x, 1, &o, json_object(), &params, &sel));
+    assert_true(cart_answer_new(&a, x, 1, &o, &params, &sel));
     a->think_open = THINK;
     a->think_close = END_THINK;
     a->call_open = CALL;
@@ -294,7 +294,7 @@ static void test_offsets(void **state)
     uint32_t ids[64];
     size_t n = encode(ids, bytes, sizeof bytes - 1), whole = 0;
     (void)state;
-    assert_true(cart_answer_new(&a, x, 1, &o, json_object(), &params, &sel));
+    assert_true(cart_answer_new(&a, x, 1, &o, &params, &sel));
     for (size_t i = 0; i < 2 * n; i++) {
         const uint32_t id = ids[i % n];
         struct cart_event e = {.type = i < n ? CART_EVENT_PROMPT : CART_EVENT_TOKEN,
@@ -323,6 +323,39 @@ static void test_offsets(void **state)
     assert_true(whole >= 2 * 5 && whole < 2 * n);
     json_decref(v);
     cart_exchange_release(x);
+}
+
+/* What is sent at its end has a bound; a stream has its reader's. */
+static void test_large_answer(void **state)
+{
+    uint32_t ids[256];
+    size_t n = encode(ids, "some words that are said again and again", 40);
+    (void)state;
+    for (int stream = 0; stream < 2; stream++) {
+        struct cart_exchange *x = exchange();
+        struct cart_sampling_params params = {.n = 1, .top_p = 1};
+        struct cart_selection sel = {.model = "m", .how = "default"};
+        const struct cart_answer_options o = {.stream = stream, .n = 1};
+        struct cart_answer *a = NULL;
+        size_t said = 0;
+        assert_true(cart_answer_new(&a, x, 1, &o, &params, &sel));
+        a->most = 400;
+        for (bool go_on = true; go_on && said < 1000; said += go_on) {
+            const uint32_t id = ids[said % n];
+            struct cart_event e = {.type = CART_EVENT_TOKEN,
+                                   .id = id,
+                                   .bytes = cart_tokenizer_bytes(cart_model_tokenizer(model), id)};
+            go_on = a->group.on_event(&a->group, 0, &e);
+        }
+        if (stream) {
+            assert_int_equal(said, 1000);
+        } else {
+            assert_in_range(said, 400 / 40, 400);
+            assert_int_equal(x->status, 400);
+            assert_non_null(strstr(x->out.data, "answer_too_large"));
+        }
+        cart_exchange_release(x);
+    }
 }
 
 /* A reader that takes nothing has a bounded backlog; then the answer is cut off, and says so. */
@@ -364,7 +397,7 @@ static void test_failures(void **state)
         const struct cart_err err = {.code = cases[i].code, .msg = "what it was"};
         const struct cart_event finish = {
             .type = CART_EVENT_FINISH, .finish = CART_SERVE_FAILED, .err = &err};
-        assert_true(cart_answer_new(&a, x, 1, &o, json_object(), &params, &sel));
+        assert_true(cart_answer_new(&a, x, 1, &o, &params, &sel));
         a->group.on_event(&a->group, 0, &finish);
         a->group.on_done(&a->group);
         assert_int_equal(x->status, cases[i].status);
@@ -379,9 +412,10 @@ static void test_failures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_text),        cmocka_unit_test(test_calls),
-        cmocka_unit_test(test_no_call),     cmocka_unit_test(test_offsets),
-        cmocka_unit_test(test_slow_reader), cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_text),         cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_no_call),      cmocka_unit_test(test_offsets),
+        cmocka_unit_test(test_large_answer), cmocka_unit_test(test_slow_reader),
+        cmocka_unit_test(test_failures),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, setup, teardown);

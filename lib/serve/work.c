@@ -1,0 +1,176 @@
+#include "serve/work.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#define N_WORKERS 2
+
+struct job {
+    struct cart_exchange *x; /* held; NULL: read the directory again */
+    cart_route_fn *run;
+    struct job *next;
+};
+
+struct queue {
+    struct job *first, *last;
+};
+
+struct cart_work {
+    struct cart_serve *serve;
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    struct queue jobs;
+    struct queue later; /* that wait until the scheduler has a place */
+    bool ended;
+    pthread_t threads[N_WORKERS];
+    size_t n_threads;
+};
+
+static void append(struct queue *q, struct job *j)
+{
+    j->next = NULL;
+    if (q->last)
+        q->last->next = j;
+    else
+        q->first = j;
+    q->last = j;
+}
+
+/* The first, or NULL. */
+static struct job *take(struct queue *q)
+{
+    struct job *j = q->first;
+    if (j && !(q->first = j->next))
+        q->last = NULL;
+    return j;
+}
+
+static void *run(void *arg)
+{
+    struct cart_work *w = arg;
+    for (;;) {
+        pthread_mutex_lock(&w->lock);
+        while (!w->jobs.first && !w->ended)
+            pthread_cond_wait(&w->more, &w->lock);
+        struct job *j = take(&w->jobs);
+        pthread_mutex_unlock(&w->lock);
+        if (!j)
+            return NULL;
+        if (j->x) {
+            j->run(j->x);
+            cart_exchange_release(j->x);
+        } else {
+            cart_net_load_directory(w->serve);
+        }
+        free(j);
+    }
+}
+
+int cart_work_new(struct cart_work **out, struct cart_serve *s, struct cart_err *err)
+{
+    struct cart_work *w = calloc(1, sizeof *w);
+    if (!w)
+        return cart_err_memory(err, "workers", sizeof *w);
+    w->serve = s;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->more, NULL);
+    for (; w->n_threads < N_WORKERS; w->n_threads++)
+        if ((errno = pthread_create(&w->threads[w->n_threads], NULL, run, w)) != 0) {
+            int r = cart_err_sys(err, "worker thread");
+            cart_work_end(w);
+            cart_work_free(w);
+            return r;
+        }
+    *out = w;
+    return 0;
+}
+
+void cart_work_end(struct cart_work *w)
+{
+    if (!w)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->ended = true;
+    pthread_cond_broadcast(&w->more);
+    pthread_mutex_unlock(&w->lock);
+    while (w->n_threads > 0)
+        pthread_join(w->threads[--w->n_threads], NULL);
+    /* Nobody adds to these any more. */
+    for (struct job *j = take(&w->later); j; j = take(&w->later)) {
+        cart_exchange_release(j->x);
+        free(j);
+    }
+}
+
+void cart_work_free(struct cart_work *w)
+{
+    if (!w)
+        return;
+    pthread_cond_destroy(&w->more);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+/* False: there is no memory, or the workers have ended. */
+static bool push(struct cart_work *w, bool later, struct cart_exchange *x, cart_route_fn *fn)
+{
+    struct job *j = calloc(1, sizeof *j);
+    if (!j)
+        return false;
+    j->x = x;
+    j->run = fn;
+    pthread_mutex_lock(&w->lock);
+    bool ok = !w->ended;
+    if (ok)
+        append(later ? &w->later : &w->jobs, j);
+    pthread_cond_signal(&w->more);
+    pthread_mutex_unlock(&w->lock);
+    if (!ok)
+        free(j);
+    return ok;
+}
+
+static void submit(struct cart_work *w, bool later, struct cart_exchange *x, cart_route_fn *fn)
+{
+    cart_exchange_hold(x);
+    if (push(w, later, x, fn))
+        return;
+    cart_exchange_error(x, 503, "out_of_memory", NULL, "no memory for another request");
+    cart_exchange_release(x);
+}
+
+void cart_work_submit(struct cart_work *w, struct cart_exchange *x, cart_route_fn *fn)
+{
+    submit(w, false, x, fn);
+}
+
+void cart_work_submit_later(struct cart_work *w, struct cart_exchange *x, cart_route_fn *fn)
+{
+    submit(w, true, x, fn);
+}
+
+void cart_work_resume(struct cart_work *w)
+{
+    pthread_mutex_lock(&w->lock);
+    struct job *j = take(&w->later);
+    if (j) {
+        append(&w->jobs, j);
+        pthread_cond_signal(&w->more);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+void cart_work_resume_all(struct cart_work *w)
+{
+    pthread_mutex_lock(&w->lock);
+    for (struct job *j = take(&w->later); j; j = take(&w->later))
+        append(&w->jobs, j);
+    pthread_cond_broadcast(&w->more);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void cart_work_reload(struct cart_work *w)
+{
+    if (!push(w, false, NULL, NULL))
+        cart_net_note(w->serve, CART_LOG_ERROR, "no memory to read the directory again");
+}

@@ -1,0 +1,27 @@
+/* Two threads that run what takes longer than libmicrohttpd's thread or the scheduler's may: parsing,
+ * the JSON of long answers, the directory. Jobs run in the order in which they came; one that waits
+ * for a place with the scheduler waits aside. Internal to the room.
+ *
+ * Every function may be called from any thread, but for new, end and free. */
+#ifndef CART_SERVE_WORK_H
+#define CART_SERVE_WORK_H
+
+#include "serve/exchange.h"
+
+struct cart_work;
+
+int cart_work_new(struct cart_work **out, struct cart_serve *s, struct cart_err *err) CART_MUST_USE;
+/* When libmicrohttpd has ended, so that no exchange has a client any more: runs what is there, ends
+ * the threads. What comes later is let go without being run. NULL and again is fine. */
+void cart_work_end(struct cart_work *w);
+void cart_work_free(struct cart_work *w); /* after end; NULL is fine */
+
+/* Holds the exchange until it has run; without memory it becomes the exchange's error. */
+void cart_work_submit(struct cart_work *w, struct cart_exchange *x, cart_route_fn *run);
+/* Runs it once the scheduler may have a place again: resume lets the first of these go on. */
+void cart_work_submit_later(struct cart_work *w, struct cart_exchange *x, cart_route_fn *run);
+void cart_work_resume(struct cart_work *w);
+void cart_work_resume_all(struct cart_work *w);
+void cart_work_reload(struct cart_work *w); /* reads the directory again */
+
+#endif
