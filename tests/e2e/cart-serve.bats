@@ -30,6 +30,16 @@ path_of() { case $1 in *'"messages"'*) echo /v1/chat/completions ;; *) echo /v1/
     cart_equal "$(cart_man_synopsis "$CART_ROOT/man/cart-serve.1")" "$(cart_help_usage cart-serve)"
 }
 
+@test "the manual names every error code" {
+    # client_closed_request is for the log: who would read it has gone.
+    cat "$CART_ROOT"/lib/serve/*.c | tr -s '\n ' '  ' |
+        grep -oE '(cart_exchange_error|cart_exchange_error_with|cart_fault_set)\([^;"]*"[a-z_]+"( : "[a-z_]+")?' |
+        grep -oE '"[a-z_]+"' | tr -d '"' | sort -u | grep -v client_closed > codes
+    [ "$(wc -l < codes)" -ge 25 ]
+    sed -n '/^.Sh ERROR ANSWERS/,/^.El/p' "$CART_ROOT/man/cart-serve.1" | grep -oE '[a-z]+_?[a-z_]+' | sort -u > named
+    cart_equal '' "$(comm -23 codes named)"
+}
+
 @test "bad use is status 2, a file that is no cartridge 3, one of another model 4" {
     cart_must_fail 2 cart-serve --port 70000 2>err
     cart_must_fail 2 cart-serve operand 2>err
