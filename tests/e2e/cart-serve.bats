@@ -129,7 +129,7 @@ path_of() { case $1 in *'"messages"'*) echo /v1/chat/completions ;; *) echo /v1/
         cart_equal "$(jq '.usage.prompt_tokens_details.cached_tokens > 0' "$kv.warm")" true
         metric kv_bytes > "$kv.bytes"
         serve_end
-        serve_start -c one=one.safetensors --kv "$kv" --draft 0 -j 1
+        serve_start -c one=one.safetensors --kv "$kv" --draft 0 -j 1 --ctx 256
         post /v1/chat/completions "$body" > "$kv.fresh"
         serve_end
         cart_equal "$(jq -c '[.choices, .system_fingerprint]' "$kv.cold")" "$(jq -c '[.choices, .system_fingerprint]' "$kv.warm")"
