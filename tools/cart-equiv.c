@@ -30,8 +30,9 @@ static int dry_run(const struct options *o, const struct cart_model *m, struct c
         cart_log(CART_LOG_NOTICE,
                  "p %zu, suffix %zu, %zu steps; memory beside the model: %.1f MiB; disk: %.1f MiB "
                  "in %s; time: about %.1f s",
-                 o->equiv.p, need.suffix, o->equiv.steps, (double)need.memory / MiB,
-                 (double)need.disk / MiB, o->equiv.dir,
+                 o->equiv.p, need.suffix, o->equiv.steps,
+                 (double)(need.memory + cart_corpus_bytes(corpus)) / MiB, (double)need.disk / MiB,
+                 o->equiv.dir,
                  (double)need.reads / rates.prefill + (double)need.decodes / rates.decode);
     cart_engine_free(e);
     return r;

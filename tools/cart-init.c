@@ -55,12 +55,14 @@ static void dry_run(const struct cart_model *m, const struct cart_corpus *corpus
                     const struct cart_init *init, double seconds)
 {
     const double MiB = 1048576.0;
-    cart_log(CART_LOG_NOTICE,
-             "%zu tokens of %zu document%s; p %zu; memory beside the model: %.1f MiB; disk: %.1f "
-             "MiB; time: about %.1f s",
-             corpus->tokens, corpus->n_docs, CART_S(corpus->n_docs), init->rows.p,
-             (double)cart_init_bytes(m, init->rows.p, init->rows.frozen) / MiB,
-             (double)((init->rows.n + init->rows.n_sink) * sizeof(float)) / MiB, seconds);
+    cart_log(
+        CART_LOG_NOTICE,
+        "%zu tokens of %zu document%s; p %zu; memory beside the model: %.1f MiB; disk: %.1f "
+        "MiB; time: about %.1f s",
+        corpus->tokens, corpus->n_docs, CART_S(corpus->n_docs), init->rows.p,
+        (double)(cart_init_bytes(m, init->rows.p, init->rows.frozen) + cart_corpus_bytes(corpus)) /
+            MiB,
+        (double)((init->rows.n + init->rows.n_sink) * sizeof(float)) / MiB, seconds);
 }
 
 static int run(struct options *o, const char *input, struct cart_err *err)

@@ -202,41 +202,34 @@ static int dry_run(struct work *w, struct cart_err *err)
     const struct options *o = w->o;
     const struct cart_plan_options *p = &o->study.plan;
     struct cart_rates rates;
-    double n = (double)(o->end - o->first);
-    double spoken = 0; /* conversations that are decoded */
-    double chunks = 0;
+    struct cart_study_work work;
+    uint64_t first = o->first, next = 0;
+    size_t done = 0;
     int r = cart_estimate_rates(w->e, o->study.gen_batch, &rates, err);
-    struct cart_contexts contexts = {0};
 
-    if (r < 0 || (r = cart_contexts_init(&contexts, &w->corpus, err)) < 0)
+    if (r == 0 && o->resume)
+        r = cart_stage_peek(o->common.output, &done, &next, err);
+    first = next > first ? next : first;
+    if (r < 0 || (r = cart_estimate_study(&work, w->plan, p, &w->corpus, first, o->end, o->targets,
+                                          err)) < 0)
         return r;
-    for (uint64_t i = o->first; i < o->end; i++) {
-        struct cart_plan_item item;
-        cart_plan_at(w->plan, i, &item);
-        spoken += item.seed != CART_SEED_RECITE;
-        if (item.seed == CART_SEED_RECITE)
-            continue;
-        chunks += (double)(item.chunk.end - item.chunk.first);
-        cart_contexts_add(&contexts, item.context, item.doc, item.context_span);
-    }
-    chunks += (double)contexts.kept;
-    size_t cache = cart_contexts_bytes(&contexts, w->m, o->cache);
-    cart_contexts_release(&contexts);
-    double read = chunks + spoken * (80 + (double)p->max_q);
-    double written = spoken * 0.6 * (double)(p->max_q + p->max_a);
+    if (done > 0)
+        cart_log(CART_LOG_NOTICE, "%zu conversation%s of it done: what follows is of the others",
+                 done, CART_S(done));
+    double n = o->end > first ? (double)(o->end - first) : 0;
     cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
-             (double)(cart_selfstudy_bytes(w->m, &o->study) +
+             (double)(cart_selfstudy_bytes(w->study) + cart_corpus_bytes(&w->corpus) +
+                      (o->targets ? cart_teacher_bytes(w->m) : 0) +
                       cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
                       cart_kv_tail_bytes(w->m, CART_F32, o->study.gen_batch * p->chunk_max) +
-                      cache) /
+                      cart_contexts_bytes(&work.contexts, w->m, o->cache)) /
                  1048576.0);
     cart_log(CART_LOG_NOTICE,
              "disk: about %.1f MiB; time: about %.0f s (%.0f conversations, %.0f of them decoded; "
-             "%.0f tokens read at %.0f/s, "
-             "%.0f written at %.0f/s)",
+             "%.0f tokens read at %.0f/s, %.0f written at %.0f/s)",
              n * (o->targets ? 9000 : 2000) / 1048576.0,
-             read / rates.prefill + written / rates.decode, n, spoken, read, rates.prefill, written,
-             rates.decode);
+             work.read / rates.prefill + work.written / rates.decode, n, work.spoken, work.read,
+             rates.prefill, work.written, rates.decode);
     return 0;
 }
 

@@ -95,10 +95,13 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
     size_t n = 0;
     size_t ids = 0;
     size_t rows = 0;
+    size_t done = 0;
+    uint64_t next = 0; /* n of the first that FILE.part has not */
     int s;
     struct cart_contexts contexts;
 
-    if ((s = cart_contexts_init(&contexts, &w->corpus, err)) < 0)
+    if ((w->o->resume && (s = cart_stage_peek(w->o->common.output, &done, &next, err)) < 0) ||
+        (s = cart_contexts_init(&contexts, &w->corpus, err)) < 0)
         return s;
     cart_conversation_init(&c);
     cart_conversation_order_init(&order, cart_stream_head(w->in));
@@ -109,6 +112,8 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
             r = s;
             break;
         }
+        if (c.n < next)
+            continue;
         n++;
         ids += c.T;
         if (c.context == CART_CONTEXT_CHUNK)
@@ -122,14 +127,15 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
     cart_contexts_release(&contexts);
     if (r < 0 || (r = cart_estimate_rates(w->e, 1, &rates, err)) < 0)
         return r;
+    if (done > 0)
+        cart_log(CART_LOG_NOTICE, "%zu conversation%s of it done: what follows is of the others",
+                 done, CART_S(done));
     cart_log(CART_LOG_NOTICE, "%zu conversation%s, %zu supervised token%s", n, CART_S(n), rows,
              CART_S(rows));
-    cart_log(
-        CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
-        (double)(cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
-                 cart_kv_tail_bytes(w->m, CART_F32, CART_TEACHER_ROWS + CART_TEACHER_BATCH * 256) +
-                 cache) /
-            1048576.0);
+    cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
+             (double)(cart_workspace_bytes(w->m, CART_ENGINE_PIECE) + cart_teacher_bytes(w->m) +
+                      cart_corpus_bytes(&w->corpus) + cache) /
+                 1048576.0);
     cart_log(CART_LOG_NOTICE, "disk: about %.1f MiB; time: about %.0f s",
              (double)(n * 1500 + ids * 4 + rows * 90) / 1048576.0, (double)ids / rates.prefill);
     return 0;

@@ -46,9 +46,11 @@ static void on_plan(void *ctx, const struct cart_train_plan *p)
              p->held_out, CART_S(p->held_out), (unsigned long long)p->steps, CART_S(p->steps),
              o->train.accum, p->p);
     cart_log(CART_LOG_NOTICE,
-             "memory beside the model: %.1f MiB (rows, gradient, moments %.1f; one step %.1f)",
-             (double)(p->state_bytes + p->tape_bytes) * MIB, (double)p->state_bytes * MIB,
-             (double)p->tape_bytes * MIB);
+             "memory beside the model: %.1f MiB (rows, gradient, moments %.1f; one step %.1f; an "
+             "evaluation %.1f; documents %.1f)",
+             (double)(p->state_bytes + p->tape_bytes + p->eval_bytes + p->corpus_bytes) * MIB,
+             (double)p->state_bytes * MIB, (double)p->tape_bytes * MIB, (double)p->eval_bytes * MIB,
+             (double)p->corpus_bytes * MIB);
     cart_log(CART_LOG_NOTICE, "disk: cartridge %.1f MiB, saved state %.1f MiB more, spool %.1f MiB",
              (double)p->row_bytes * MIB, 4.0 * (double)p->row_bytes * MIB,
              (double)p->spool_bytes * MIB);

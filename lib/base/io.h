@@ -37,9 +37,10 @@ void cart_map_release(struct cart_map *map);
 /* An output that appears whole or not at all: a file without a name in the directory of path where
  * the system has such (else a temporary file beside it), then fsync, a link where the name is free
  * (else a rename), fsync of the directory. A process that is killed between link and rename leaves
- * .NAME.PID-N.tmp. A symbolic link is followed, also to where nothing is; an existing file keeps its permission bits. path
- * NULL or "-" is standard output, and a device or FIFO that exists under path is one too: written
- * directly (refused when it is a terminal, unless text). A directory is CART_EUSAGE. */
+ * .NAME.PID-N.tmp. A symbolic link is followed, also to where nothing is; an existing file keeps
+ * its permission bits. path NULL or "-" is standard output, and a device or FIFO that exists under
+ * path is one too: written directly (refused when it is a terminal, unless text). A directory is
+ * CART_EUSAGE. */
 struct cart_output {
     int fd;         /* write here */
     char *path;     /* final name, owned; NULL for standard output and devices */

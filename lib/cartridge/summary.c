@@ -80,11 +80,10 @@ static int put_state(struct cart_buf *out, const struct cart_st *st, struct cart
     const json_t *recipe = json_object_get(identity, "recipe");
     json_int_t p = json_integer_value(json_object_get(recipe, "p"));
     json_int_t steps = json_integer_value(json_object_get(recipe, "steps"));
-    int r = cart_summary_line(out, err, "made",
-                              "step %s of %lld; p %lld; corpus %.8s; %.2f MiB",
-                              text_of(st->metadata, "cart.step", "?"), (long long)steps,
-                              (long long)p, text_of(identity, "corpus", "unknown"),
-                              (double)bytes_of(st) / MIB);
+    int r =
+        cart_summary_line(out, err, "made", "step %s of %lld; p %lld; corpus %.8s; %.2f MiB",
+                          text_of(st->metadata, "cart.step", "?"), (long long)steps, (long long)p,
+                          text_of(identity, "corpus", "unknown"), (double)bytes_of(st) / MIB);
 
     if (r == 0)
         r = cart_summary_model(out, json_object_get(identity, "model"), "", err);

@@ -97,6 +97,13 @@ int cart_draft_add(struct cart_draft *d, const uint32_t *ids, size_t n, struct c
     return 0;
 }
 
+size_t cart_draft_bytes(const struct cart_draft *d)
+{
+    size_t places = d->head ? (size_t)1 << d->bits : 0;
+
+    return d->ids_cap * sizeof *d->ids + d->prev_cap * sizeof *d->prev + places * sizeof *d->head;
+}
+
 size_t cart_draft_find(const struct cart_draft *d, const uint32_t *context, size_t n, size_t max,
                        uint32_t *out, size_t *matched)
 {

@@ -23,6 +23,8 @@ void cart_draft_free(struct cart_draft *d);
 int cart_draft_add(struct cart_draft *d, const uint32_t *ids, size_t n,
                    struct cart_err *err) CART_MUST_USE;
 
+size_t cart_draft_bytes(const struct cart_draft *d);
+
 /* Proposes at most max (<= CART_DRAFT_MAX) tokens to follow context [n], into out; returns how
  * many. *matched: how many tokens before agree. */
 size_t cart_draft_find(const struct cart_draft *d, const uint32_t *context, size_t n, size_t max,

@@ -117,6 +117,15 @@ int cart_corpus_open(struct cart_corpus *c, struct cart_stream_reader **in, cons
                                  cart_stream_name(*in), rec.type);
 }
 
+size_t cart_corpus_bytes(const struct cart_corpus *c)
+{
+    size_t bytes = c->tokens * sizeof *c->docs->tokens;
+
+    for (size_t i = 0; i < c->n_docs; i++)
+        bytes += c->docs[i].payload_size;
+    return bytes;
+}
+
 void cart_corpus_release(struct cart_corpus *c)
 {
     for (size_t i = 0; i < c->n_docs; i++)

@@ -44,6 +44,8 @@ int cart_corpus_read(struct cart_corpus *c, struct cart_stream_reader *r, size_t
 int cart_corpus_open(struct cart_corpus *c, struct cart_stream_reader **in, const char *path,
                      const struct cart_model *m, struct cart_err *err) CART_MUST_USE;
 void cart_corpus_release(struct cart_corpus *c);
+/* Memory that it takes: the payloads, and the ids once more. */
+size_t cart_corpus_bytes(const struct cart_corpus *c);
 
 /* Writes the DOC records from document first on, as they came. */
 int cart_corpus_write(const struct cart_corpus *c, size_t first, struct cart_stream_writer *w,

@@ -103,3 +103,37 @@ size_t cart_contexts_bytes(const struct cart_contexts *c, const struct cart_mode
 
     return rows < limit ? rows : limit;
 }
+
+/* Tokens of the turns around a message, about. */
+#define TURNS 80.0
+
+int cart_estimate_study(struct cart_study_work *out, const struct cart_plan *plan,
+                        const struct cart_plan_options *opt, const struct cart_corpus *corpus,
+                        uint64_t first, uint64_t end, bool targets, struct cart_err *err)
+{
+    double said = TURNS + (double)opt->max_q;
+    int r = cart_contexts_init(&out->contexts, corpus, err);
+
+    if (r < 0)
+        return r;
+    out->spoken = out->read = 0;
+    for (uint64_t i = first; i < end; i++) {
+        struct cart_plan_item item;
+        cart_plan_at(plan, i, &item);
+        double chunk = (double)(item.chunk.end - item.chunk.first);
+        bool spoken = item.seed != CART_SEED_RECITE;
+        if (spoken) {
+            out->spoken++;
+            out->read += chunk + said;
+        }
+        if (targets)
+            out->read +=
+                said + (double)opt->max_a + (item.context == CART_CONTEXT_CHUNK ? chunk : 0);
+        if (spoken || targets)
+            cart_contexts_add(&out->contexts, item.context, item.doc, item.context_span);
+    }
+    out->read += (double)out->contexts.kept;
+    out->written = out->spoken * 0.6 * (double)(opt->max_q + opt->max_a);
+    cart_contexts_release(&out->contexts);
+    return 0;
+}

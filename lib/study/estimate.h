@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "study/conversation.h"
 #include "study/corpus.h"
+#include "study/plan.h"
 
 struct cart_rates {
     double prefill; /* tokens a second, one stream */
@@ -30,7 +31,19 @@ void cart_contexts_release(struct cart_contexts *c);
 /* One more conversation. */
 void cart_contexts_add(struct cart_contexts *c, enum cart_context_kind context, size_t doc,
                        struct cart_range span);
-/* Bytes of their rows in a cache that may take limit. */
+/* Bytes of their rows in a cache that may take limit; also after the release. */
 size_t cart_contexts_bytes(const struct cart_contexts *c, const struct cart_model *m, size_t limit);
+
+/* What self-study of conversations [first, end) of a plan of opt would do, and with targets the
+ * teacher after it. */
+struct cart_study_work {
+    double spoken;                 /* conversations that are decoded */
+    double read, written;          /* tokens */
+    struct cart_contexts contexts; /* released */
+};
+int cart_estimate_study(struct cart_study_work *out, const struct cart_plan *plan,
+                        const struct cart_plan_options *opt, const struct cart_corpus *corpus,
+                        uint64_t first, uint64_t end, bool targets,
+                        struct cart_err *err) CART_MUST_USE;
 
 #endif

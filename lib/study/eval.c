@@ -561,7 +561,8 @@ int cart_eval_need(struct cart_eval_need *out, const struct cart_model *m, const
         need.conversations = made.conversations;
         need.questions = made.questions;
         r = run_arms(&e, err);
-        need.memory += cart_evaluator_bytes(m, EVAL_TOKENS, longest(&e));
+        need.memory +=
+            cart_evaluator_bytes(m, EVAL_TOKENS, longest(&e)) + cart_corpus_bytes(&e.corpus);
         need.seconds += e.read_seconds * (double)need.read;
     }
     release_run(&e);

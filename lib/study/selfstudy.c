@@ -55,10 +55,13 @@ static size_t session_cap(const struct cart_selfstudy_options *o)
     return 160 + o->plan.max_q + o->plan.max_a;
 }
 
-size_t cart_selfstudy_bytes(const struct cart_model *m, const struct cart_selfstudy_options *opt)
+size_t cart_selfstudy_bytes(const struct cart_selfstudy *s)
 {
-    return opt->gen_batch * cart_kv_tail_bytes(m, CART_F32, session_cap(opt)) +
-           cart_batch_bytes(m, opt->gen_batch, opt->spec_b);
+    const struct cart_selfstudy_options *o = &s->opt;
+
+    return o->gen_batch * cart_kv_tail_bytes(s->m, CART_F32, session_cap(o)) +
+           cart_batch_bytes(s->m, o->gen_batch, o->spec_b) +
+           (s->draft != NULL ? cart_draft_bytes(s->draft) : 0);
 }
 
 static int index_corpus(struct cart_selfstudy *s, struct cart_err *err)

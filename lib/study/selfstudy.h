@@ -42,8 +42,8 @@ int cart_selfstudy_new(struct cart_selfstudy **out, struct cart_engine *e,
                        const struct cart_selfstudy_options *opt,
                        struct cart_err *err) CART_MUST_USE;
 void cart_selfstudy_free(struct cart_selfstudy *s);
-/* Memory beside the engine's: sessions and logits. */
-size_t cart_selfstudy_bytes(const struct cart_model *m, const struct cart_selfstudy_options *opt);
+/* Memory beside the engine's: sessions, logits and the index of guesses. */
+size_t cart_selfstudy_bytes(const struct cart_selfstudy *s);
 
 /* Conversations [first, end). 0: all were emitted; 1: stopped by cart_interrupted() after some.
  * CART_EFORMAT: logits that are not finite (the conversation is named). */

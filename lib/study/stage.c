@@ -60,6 +60,36 @@ static int open_part(struct cart_stage *s, const char *path, struct cart_err *er
     return cart_io_claim(&s->fd, s->part, err);
 }
 
+int cart_stage_peek(const char *path, size_t *conversations, uint64_t *next_n, struct cart_err *err)
+{
+    struct cart_stream_reader *in = NULL;
+    struct cart_conversation c;
+    struct cart_buf part = CART_BUF_INIT;
+    struct cart_record rec;
+    int r = cart_io_is_direct(path) ? 0 : cart_buf_addf(&part, err, "%s.part", path);
+
+    *conversations = 0;
+    *next_n = 0;
+    cart_conversation_init(&c);
+    if (r == 0 && part.len > 0 && access(part.data, F_OK) == 0)
+        r = cart_stream_open(&in, part.data, NULL, err);
+    while (in != NULL && r >= 0 && (r = cart_stream_read(in, &rec, err)) == 1) {
+        if (strcmp(rec.type, "DOC ") == 0)
+            continue;
+        if ((r = cart_conversation_parse(&c, &rec, SIZE_MAX, NULL, part.data, err)) == 0) {
+            ++*conversations;
+            *next_n = c.n + 1;
+        }
+    }
+    /* A run that was stopped has written no END, nor perhaps its last record whole: whoever goes on
+     * begins there. */
+    r = r == CART_ESYS ? r : 0;
+    cart_stream_close(in);
+    cart_conversation_release(&c);
+    cart_buf_release(&part);
+    return r;
+}
+
 int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, int level,
                     bool resume, const struct cart_corpus *corpus, struct cart_err *err)
 {

@@ -29,6 +29,11 @@ struct cart_stage {
     struct cart_buf payload; /* scratch of cart_stage_write */
 };
 
+/* How many conversations path's FILE.part holds that can be gone on from, for who would know before
+ * (0 where there is none), and one more than the last one's n. Nothing is claimed or changed. */
+int cart_stage_peek(const char *path, size_t *conversations, uint64_t *next_n,
+                    struct cart_err *err) CART_MUST_USE;
+
 /* path NULL or "-": standard output, refused when it is a terminal. head: as for
  * cart_stream_create. resume: goes on from FILE.part where there is one: its HEAD and documents
  * must be those of this run (CART_EMATCH). CART_EAGAIN: another process is writing FILE.part.

@@ -261,6 +261,11 @@ int cart_teacher_push(struct cart_teacher *t, struct cart_conversation *c, struc
     return t->n == CART_TEACHER_BATCH ? cart_teacher_flush(t, err) : 0;
 }
 
+size_t cart_teacher_bytes(const struct cart_model *m)
+{
+    return cart_kv_tail_bytes(m, CART_F32, CART_TEACHER_ROWS + CART_TEACHER_BATCH * 256);
+}
+
 json_t *cart_teacher_options_json(const struct cart_teacher_options *opt)
 {
     return cart_kernels_mark(

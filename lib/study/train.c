@@ -506,7 +506,13 @@ static struct cart_train_plan plan_of(const struct run *t)
                                 .planned = cart_feed_planned(t->feed),
                                 .row_bytes = (x->n + x->n_sink) * sizeof(float),
                                 .state_bytes = cart_trainable_bytes(t->m, x->p, x->frozen)};
-    (void)cart_feed_held_out(t->feed, &p.held_out);
+    const struct cart_conversation *const *held = cart_feed_held_out(t->feed, &p.held_out);
+    size_t longest = 0;
+    for (size_t i = 0; i < p.held_out; i++)
+        longest = held[i]->T > longest ? held[i]->T : longest;
+    p.corpus_bytes = cart_corpus_bytes(cart_feed_corpus(t->feed));
+    if (p.held_out > 0)
+        p.eval_bytes = cart_evaluator_bytes(t->m, EVAL_TOKENS, longest);
     return p;
 }
 

@@ -44,6 +44,7 @@ struct cart_train_report {
 struct cart_train_plan {          /* what is known before the first step */
     uint64_t steps, warmup, done; /* done: steps of an earlier run */
     size_t p, frozen, held_out, planned;
+    size_t corpus_bytes, eval_bytes; /* the documents; evaluating held-out conversations */
     size_t row_bytes, state_bytes, tape_bytes,
         spool_bytes;                   /* tape, spool: 0 until measured (dry run) */
     double step_seconds, eval_seconds; /* of a calibration (dry run) */

@@ -202,6 +202,47 @@ begin() {
     cart_has log 'memory beside the model'
     cart_has log 'disk: about'
     cart_has log 'cover'
+    # The teacher reads as much again and more; what FILE.part has is not done again; guesses need an index.
+    tokens() { sed -n 's/.* decoded; \([0-9]*\) tokens read.*/\1/p' "$1"; }
+    cart-selfstudy $opts --targets --dry-run corpus.tokens 2>targets
+    [ "$(tokens targets)" -gt $((3 * $(tokens log) / 2)) ]
+    cart-selfstudy -q $opts -o x.conv corpus.tokens
+    head -c $(($(stat -c %s x.conv) * 60 / 100)) x.conv >y.conv.part
+    cp y.conv.part before
+    cart-selfstudy $opts --dry-run --resume -o y.conv corpus.tokens 2>rest
+    cmp before y.conv.part
+    n=$(sed -n 's/.*: \([0-9]*\) conversations of it done: .*/\1/p' rest)
+    [ "$n" -gt 1 ] && [ "$n" -lt 13 ]
+    cart_has rest "($((13 - n)) conversations, "
+    [ "$(tokens rest)" -lt "$(tokens log)" ]
+    cart-teacher --dry-run --resume -o y x.conv 2>all
+    cart-teacher -q -o x.targets x.conv
+    head -c $(($(stat -c %s x.targets) * 60 / 100)) x.targets >y.part
+    cart-teacher --dry-run --resume -o y x.conv 2>rest
+    n=$(sed -n 's/.*: \([0-9]*\) conversations of it done: .*/\1/p' rest)
+    cart_has all ': 13 conversations, '
+    cart_has rest ": $((13 - n)) conversations, "
+}
+
+@test "--dry-run counts the documents, and the index of guesses" {
+    for i in $(seq 15000); do echo "Rule $i: the wheel turns."; done >big.txt
+    cart-tokenize -o big.tokens big.txt 2>log
+    mib() { sed -n 's/.*memory beside the model: [a-z ]*\([0-9]*\).*/\1/p' "$1"; }
+    tokens=$(sed -n 's/.* \([0-9]*\) tokens$/\1/p' log)
+    small="-n 1 --held-out 0 --max-q 4 --max-a 4 --gen-batch 1 --chunk 16:32 --context chunk --dry-run"
+    for more in '' '--spec-b 4'; do
+        # shellcheck disable=SC2086
+        cart-selfstudy $small $more corpus.tokens 2>few
+        # shellcheck disable=SC2086
+        cart-selfstudy $small $more big.tokens 2>many
+        echo $(($(mib many) - $(mib few)))
+    done >grown
+    # At least eight bytes a token, payload and copy; as many again for the index.
+    [ "$(sed -n 1p grown)" -ge $((tokens * 8 / 1048576 - 1)) ]
+    [ "$(sed -n 2p grown)" -ge $((tokens * 16 / 1048576 - 1)) ]
+    cart-init -p 48 --dry-run big.tokens 2>many
+    [ "$(mib many)" -ge $((tokens * 8 / 1048576)) ]
+    [ "$tokens" -gt 300000 ]
 }
 
 @test "usage errors name the option" {
