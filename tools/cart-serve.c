@@ -69,19 +69,11 @@ static void on_note(void *ctx, enum cart_log_level level, const char *text)
     say(level, "%s", text);
 }
 
-/* What a client chose may be any bytes: control characters and what is no UTF-8 are escaped. */
-static const char *shown(char *out, size_t cap, const char *text)
-{
-    return cart_err_escape(out, cap, text, strlen(text));
-}
-
 static json_t *record_json(const struct cart_serve_record *r)
 {
-    char method[64], path[2048];
-    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i, s:f}", "id", r->id, "method",
-                          shown(method, sizeof method, r->method), "path",
-                          shown(path, sizeof path, r->path), "client", r->client, "status",
-                          (int)r->status, "seconds", r->seconds);
+    json_t *o =
+        json_pack("{s:s, s:s, s:s, s:s, s:i, s:f}", "id", r->id, "method", r->method, "path",
+                  r->path, "client", r->client, "status", (int)r->status, "seconds", r->seconds);
     if (!o || !r->generated)
         return o;
     const struct cart_usage *u = &r->usage;
@@ -101,13 +93,12 @@ static json_t *record_json(const struct cart_serve_record *r)
 
 static void log_text(const struct cart_serve_record *r)
 {
-    char method[64], path[160];
-    shown(method, sizeof method, r->method);
-    shown(path, sizeof path, r->path);
+    char path[160];
+    cart_err_escape(path, sizeof path, r->path, strlen(r->path));
     if (!r->generated) {
         /* What monitors ask every second is for -v. */
         bool watching = strcmp(r->path, "/health") == 0 || strcmp(r->path, "/metrics") == 0;
-        say(watching ? CART_LOG_INFO : CART_LOG_NOTICE, "%s %s %s %u %.1f ms", r->client, method,
+        say(watching ? CART_LOG_INFO : CART_LOG_NOTICE, "%s %s %s %u %.1f ms", r->client, r->method,
             path, r->status, 1000.0 * r->seconds);
         return;
     }
@@ -116,7 +107,7 @@ static void log_text(const struct cart_serve_record *r)
     say(CART_LOG_NOTICE,
         "%s %s %s %u %.1f ms %s%s%s: prompt %zu (%zu cached), rows %zu, answer %zu%s%s, %.1f "
         "tokens/s, queued %.1f ms",
-        r->client, method, path, r->status, 1000.0 * r->seconds, r->model,
+        r->client, r->method, path, r->status, 1000.0 * r->seconds, r->model,
         *r->cartridges ? " behind " : "", r->cartridges, u->prompt_tokens, u->cached_tokens,
         u->cartridge_rows, u->completion_tokens, *r->finish ? " " : "", r->finish, rate,
         1000.0 * u->queued);

@@ -448,14 +448,15 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
 static void log_exchange(struct cart_exchange *x, bool complete)
 {
     struct cart_serve *s = x->serve;
+    char method[64], path[2048];
     pthread_mutex_lock(&x->lock);
     struct cart_serve_record r = x->record;
     bool answered = x->answered;
     unsigned status = x->status;
     pthread_mutex_unlock(&x->lock);
     r.id = x->id;
-    r.method = x->method;
-    r.path = x->path;
+    r.method = cart_err_escape(method, sizeof method, x->method, strlen(x->method));
+    r.path = cart_err_escape(path, sizeof path, x->path, strlen(x->path));
     r.client = x->client;
     r.model = x->record_model;
     r.status = answered && complete ? status : 499;

@@ -13,7 +13,8 @@
 
 struct cart_serve;
 
-/* One finished request, for the log. Everything borrowed for the call. */
+/* One finished request, for the log. Everything borrowed for the call, and printable UTF-8: of what
+ * the client wrote, the rest is escaped. */
 struct cart_serve_record {
     const char *id, *method, *path,
         *client;     /* client: "127.0.0.1", "unix"; path without the query */
