@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # What a pipeline of three processes costs on the cores of this machine: cart-selfstudy | cart-teacher | cart-train
 # against the sum of the three run one after another on files, ROUNDS times in turns, each with all cores and with one
-# (JOBS). Prints seconds and the ratio; the two cartridges are compared.
+# (JOBS). Prints seconds of the wall clock, and of CPU time, which other work disturbs less and in which spinning against
+# each other would show. The two cartridges are compared.
 #   tests/bench/pipeline.sh      settings: ROUNDS (3) JOBS ("2 1") N (24) STEPS (8) CART_BIN CART_MODEL
 set -eu -o pipefail
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
@@ -17,19 +18,15 @@ study=(cart-selfstudy -q -n "${N:-24}" --held-out 4 --max-a 96)
 teacher=(cart-teacher -q)
 train=(cart-train -q -p 128 --steps "${STEPS:-8}")
 
-# seconds COMMAND...: of the wall clock; standard input and output are the command's.
-seconds() {
-    local start end
-    start=$(date +%s.%N)
-    "$@" >&3
-    end=$(date +%s.%N)
-    awk -v a="$start" -v b="$end" 'BEGIN { printf "%.2f\n", b - a }'
-}
+# seconds COMMAND...: of the wall clock, and of CPU time of all its processes; standard input is the command's.
+TIMEFORMAT='%R %U %S'
+seconds() { { time "$@" >&3 2>&4; } 2>&1 | awk '{ print $1, $2 + $3 }'; }
 pipe() {
     "${study[@]}" -j "$1" tokens | "${teacher[@]}" -j "$1" | "${train[@]}" -j "$1" -o piped
 }
-exec 3> /dev/null
-printf '| threads each | self-study | teacher | train | sum | pipeline | ratio |\n|---|---|---|---|---|---|---|\n'
+exec 3> /dev/null 4>&2
+printf '| threads each | alone: self-study, teacher, train | sum | pipeline | ratio | CPU: sum | pipeline | ratio |\n'
+printf '|---|---|---|---|---|---|---|---|\n'
 for j in ${JOBS:-$(nproc) 1}; do
     for _ in $(seq "${ROUNDS:-3}"); do
         a=$(seconds "${study[@]}" -j "$j" -o talks tokens)
@@ -37,8 +34,8 @@ for j in ${JOBS:-$(nproc) 1}; do
         c=$(seconds "${train[@]}" -j "$j" -o alone targets)
         p=$(seconds pipe "$j")
         cmp -s alone piped || { echo "pipeline.sh: the cartridges differ" >&2; exit 1; }
-        awk -v j="$j" -v a="$a" -v b="$b" -v c="$c" -v p="$p" \
-            'BEGIN { s = a + b + c; printf "| %s | %s | %s | %s | %.2f | %s | %.2f |\n", j, a, b, c, s, p, p / s }'
+        echo "$j $a $b $c $p" | awk '{ s = $2 + $4 + $6; t = $3 + $5 + $7
+            printf "| %s | %s, %s, %s | %.2f | %s | %.2f | %.2f | %s | %.2f |\n", $1, $2, $4, $6, s, $8, $8 / s, t, $9, $9 / t }'
         rm -f talks targets alone piped
     done
 done
