@@ -283,13 +283,12 @@ static int run(struct options *o, struct cart_err *err)
     struct cart_model_options mo = {o->profile};
     struct cart_scheduler_options so;
     char name[128];
-    int r = cart_serve_base_name(name, sizeof name, o->name, o->common.model, err);
-    if (r == 0)
-        r = scheduler_options(o, &so, err);
-    if (r == 0)
-        r = cart_kernels_select((enum cart_kernels)o->common.kernels,
-                                (enum cart_precision)o->common.precision, err);
-    if (r < 0 || (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
+    int r;
+    if ((r = cart_serve_base_name(name, sizeof name, o->name, o->common.model, err)) < 0 ||
+        (r = scheduler_options(o, &so, err)) < 0 ||
+        (r = cart_kernels_select((enum cart_kernels)o->common.kernels,
+                                 (enum cart_precision)o->common.precision, err)) < 0 ||
+        (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
         (r = cart_registry_new(&registry, m, o->allow_other_weights, err)) < 0 ||
         (r = load_cartridges(o, registry, err)) < 0)
         goto out;
