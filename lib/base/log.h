@@ -59,4 +59,8 @@ void cart_progress_end(struct cart_progress *p);
  * fields, the text of a JSON object or NULL, among them. Not for results: it holds clocks. */
 void cart_trace(const char *event, const char *fields);
 
+/* CART_EUSAGE where CART_TRACE names a file with other content than events, which appending would
+ * damage; nothing is traced from then on. */
+int cart_trace_check(struct cart_err *err) CART_MUST_USE;
+
 #endif

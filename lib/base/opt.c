@@ -413,7 +413,9 @@ int cart_opt_parse(const struct cart_tool *tool, int argc, char **argv, int *fir
     /* A file that may not grow is a failed write with its message, not a death. */
     signal(SIGXFSZ, SIG_IGN);
 #endif
-    int r = whole_table(tool, &w.table, &w.n, err);
+    int r = cart_trace_check(err);
+    if (r == 0)
+        r = whole_table(tool, &w.table, &w.n, err);
     if (r < 0)
         return r;
     r = walk_arguments(&w, first, err);

@@ -1,3 +1,4 @@
+#include "base/io.h"
 #include "base/json.h"
 #include "base/log.h"
 
@@ -6,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,6 +51,38 @@ static const char *run_id(void)
     setenv("CART_TRACE_RUN", made, 1);
     id = getenv("CART_TRACE_RUN");
     return id ? id : "";
+}
+
+/* Whether the first line of a file, or as much of it as fits, is an event: each names its kind, and
+ * the long ones begin with the command line. */
+static bool is_events(const char *path)
+{
+    static const char start[] = "{\"argv\":[";
+    char line[4096];
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return true; /* may be written only: not a file that was made to be read */
+    ssize_t n = read(fd, line, sizeof line - 1);
+    close(fd);
+    if (n <= 0)
+        return n == 0;
+    line[n] = '\0';
+    line[strcspn(line, "\n")] = '\0';
+    return strncmp(line, start, sizeof start - 1) == 0 ||
+           (line[0] == '{' && strstr(line, "\"event\":\"") != NULL);
+}
+
+int cart_trace_check(struct cart_err *err)
+{
+    const char *path = getenv("CART_TRACE");
+    struct stat st;
+    if (!path || !*path || cart_io_is_direct(path) || stat(path, &st) != 0 ||
+        !S_ISREG(st.st_mode) || is_events(path))
+        return 0;
+    cart_err_set(err, CART_EUSAGE,
+                 "CART_TRACE: %s: expected a file of events or none, found other content", path);
+    unsetenv("CART_TRACE");
+    return CART_EUSAGE;
 }
 
 static bool open_trace(void)

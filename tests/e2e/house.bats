@@ -207,6 +207,38 @@ EOF
     cart_has words 'CART_TRACE: /dev/full: writing: No space left on device'
 }
 
+@test "a trace into a file that is read or written is refused, and the file stays" {
+    cart_tiny llama_tied
+    cp "$CART_MODEL" m.gguf
+    seq 200 > input
+    refused() { # WORDS CART_TRACE COMMAND...
+        local words=$1 path=$2
+        shift 2
+        CART_TRACE=$path cart_must_fail 2 "$@" > made 2> err < /dev/null
+        cart_has err "CART_TRACE$words"
+    }
+    for path in input m.gguf; do
+        cp "$path" kept
+        refused ": $path: expected a file of events" "$path" cart-tokenize -m m.gguf -o tokens input
+        refused ": $path: expected a file of events" "$path" cart-tokenize --no-such-option
+        cmp "$path" kept
+    done
+    refused ' tokens: the same file as --output tokens' tokens cart-tokenize -m m.gguf -o tokens input
+    refused ' made: the same file as standard output' made cart-tokenize -m m.gguf input
+    [ ! -s tokens ]
+    : > empty
+    ln empty other
+    refused ' other: the same file as empty' other cart-tokenize -m m.gguf -o tokens empty
+    [ ! -s empty ]
+    # Events are gone on with.
+    rm -f trace
+    for i in 1 2; do
+        CART_TRACE=trace cart-tokenize -q -m m.gguf -o tokens input
+    done
+    cart_equal 4 "$(wc -l < trace)"
+    cart_must_fail 2 env CART_TRACE=trace cart-view trace 2> err
+}
+
 @test "what was written is said in one line, but not with -q and not of a pipe" {
     cart_tiny llama_tied
     seq 200 > input
