@@ -13,13 +13,18 @@
 
 /* ---- the budget ---- */
 
+static uint64_t budget(const struct cart_constraint *c)
+{
+    return CART_AUTOMATON_BUDGET + 4 * (uint64_t)c->l->n;
+}
+
 static int spend(struct cart_constraint *c, uint64_t steps, struct cart_err *err)
 {
     if (steps > c->left) {
         c->left = 0;
         return cart_err_set(err, CART_EFORMAT,
                             "expected a schema of at most %llu steps for one token, found more",
-                            (unsigned long long)CART_AUTOMATON_BUDGET);
+                            (unsigned long long)budget(c));
     }
     c->left -= steps;
     return 0;
@@ -28,8 +33,8 @@ static int spend(struct cart_constraint *c, uint64_t steps, struct cart_err *err
 static void refill(struct cart_constraint *c)
 {
     c->left += CART_AUTOMATON_REFILL + 2 * (uint64_t)c->l->n;
-    if (c->left > CART_AUTOMATON_BUDGET)
-        c->left = CART_AUTOMATON_BUDGET;
+    if (c->left > budget(c))
+        c->left = budget(c);
 }
 
 /* ---- closures ---- */
@@ -196,7 +201,7 @@ static int close_over(struct cart_constraint *c, uint32_t *out, struct cart_err 
 
 int cart_automaton_begin(struct cart_constraint *c, uint32_t rule, struct cart_err *err)
 {
-    c->left = CART_AUTOMATON_BUDGET;
+    c->left = budget(c);
     c->forget_states = CART_AUTOMATON_FORGET_STATES;
     c->forget_configs = CART_AUTOMATON_FORGET_CONFIGS;
     c->forget_frames = CART_AUTOMATON_FORGET_FRAMES;
@@ -204,7 +209,7 @@ int cart_automaton_begin(struct cart_constraint *c, uint32_t rule, struct cart_e
     int r = meet(c, c->rules[rule], 0, err);
     if (r == 0)
         r = close_over(c, &c->start, err);
-    c->left = CART_AUTOMATON_BUDGET;
+    c->left = budget(c);
     return r;
 }
 

@@ -19,10 +19,10 @@
 #include "engine/grammar_impl.h"
 
 /* Steps: a configuration looked at, a node of the trie gone through. The budget is what one token
- * may take: less than a tenth of a second, even where every step misses the caches. Each token gives
- * back so much, and two walks through the whole trie. */
-#define CART_AUTOMATON_BUDGET ((uint64_t)1 << 22)
-#define CART_AUTOMATON_REFILL ((uint64_t)1 << 19)
+ * may take: a few hundredths of a second, even where every step misses the caches, and four walks
+ * through the whole trie. Each token gives back so much, and two walks: others wait for the work. */
+#define CART_AUTOMATON_BUDGET ((uint64_t)1 << 20)
+#define CART_AUTOMATON_REFILL ((uint64_t)1 << 17)
 
 #define CART_AUTOMATON_FORGET_STATES ((size_t)1 << 14) /* beyond, those not held are forgotten */
 #define CART_AUTOMATON_FORGET_CONFIGS ((size_t)1 << 19)

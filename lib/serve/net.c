@@ -360,6 +360,17 @@ static void accept_all(struct cart_serve *s, int listener)
     }
 }
 
+/* Who has begun a request and not ended it in time is told so, by the relay and behind what libmicrohttpd
+ * has closed; one that has sent nothing is closed without a word. */
+static void refuse_late(struct link *l, enum cart_net_phase phase)
+{
+    int unread = 0;
+    if (phase == CART_NET_BODY || (ioctl(l->relay.client, FIONREAD, &unread) == 0 && unread > 0)) {
+        l->relay.gate.status = 408;
+        l->relay.gate.reason = "expected the whole request in time";
+    }
+}
+
 /* Under the lock, so that no descriptor is closed and given out again between the look and the
  * shutdown: it is CLOSED before it is closed. */
 static void enforce_deadlines(struct cart_serve *s, double now)
@@ -369,8 +380,11 @@ static void enforce_deadlines(struct cart_serve *s, double now)
     for (size_t i = 0; i < n->n_connections; i++) {
         struct connection *c = &n->connections[i];
         bool waits = c->phase == CART_NET_HEADER || c->phase == CART_NET_BODY;
-        if (waits && now - c->since > s->opt.timeout)
-            shutdown((int)i, SHUT_RDWR);
+        if (!waits || now - c->since <= s->opt.timeout)
+            continue;
+        if (c->link)
+            refuse_late(c->link, c->phase);
+        shutdown((int)i, SHUT_RDWR);
     }
     pthread_mutex_unlock(&n->lock);
     for (size_t i = 0; i < n->n_links; i++) {

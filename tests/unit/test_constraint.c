@@ -701,6 +701,35 @@ static size_t strings_side_by_side(size_t n, size_t tokens)
     return done;
 }
 
+/* Strings of a thousand least lengths stay possible side by side: what the first tokens may take is
+ * soon spent, for others wait meanwhile. */
+static void thousand_places_end_soon(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct cart_buf b = CART_BUF_INIT;
+    const uint64_t *mask;
+    bool complete;
+    size_t done = 0;
+    int r = 0;
+
+    for (size_t i = 0; i < 999; i++)
+        need(cart_buf_addf(&b, &err,
+                           "%s{\"type\":\"string\",\"maxLength\":10000,\"minLength\":%zu}",
+                           i > 0 ? "," : "{\"anyOf\":[", i),
+             &err);
+    again(&b, "]}", 1);
+    struct cart_constraint *c = compile(b.data);
+    uint32_t at = cart_constraint_start(c);
+    while (done < 60 && (r = cart_constraint_mask(c, at, &mask, &complete, &err)) == 0 &&
+           (r = cart_constraint_feed(c, at, done == 0 ? "\"" : "a", 1, &at, &err)) == 0)
+        done++;
+    assert_int_equal(r, CART_EFORMAT);
+    assert_true(done < 10);
+    cart_constraint_free(c);
+    cart_buf_release(&b);
+}
+
 static void qwen3_alternatives(void **state)
 {
     (void)state;
@@ -740,6 +769,7 @@ int main(void)
         cmocka_unit_test(forgetting_changes_nothing),
         cmocka_unit_test(long_answers_have_no_limit_of_states),
         cmocka_unit_test(work_has_a_budget),
+        cmocka_unit_test(thousand_places_end_soon),
         cmocka_unit_test(qwen3_alternatives),
     };
     struct cart_err err = {0};
