@@ -12,6 +12,15 @@
 #define INPUT_MAX ((size_t)64 << 20)
 
 static size_t replayed, files;
+static char current[4096]; /* the input at work */
+
+/* Of the sanitizers' run time, where there is one. */
+extern void __sanitizer_set_death_callback(void (*callback)(void)) __attribute__((weak));
+
+static void name_input(void)
+{
+    fprintf(stderr, "# the input was %s\n", current);
+}
 
 static void replay_file(const char *path)
 {
@@ -21,8 +30,7 @@ static void replay_file(const char *path)
         printf("not ok %zu - %s\n", ++replayed, err.msg);
         exit(1);
     }
-    /* A crash ends the program: this line then names the input. */
-    fprintf(stderr, "# %s\n", path);
+    snprintf(current, sizeof current, "%s", path);
     LLVMFuzzerTestOneInput((const uint8_t *)(b.data ? b.data : ""), b.len);
     cart_buf_release(&b);
     files++;
@@ -66,6 +74,8 @@ int main(int argc, char **argv)
     char path[4096];
     struct stat st;
 
+    if (__sanitizer_set_death_callback)
+        __sanitizer_set_death_callback(name_input);
     name = name ? name + 1 : argv[0];
     name += strncmp(name, "fuzz_", 5) == 0 ? 5 : 0;
     for (int i = 1; i < argc; i++)
