@@ -163,7 +163,7 @@ static int bind_rows(struct cart_cartridge *c, const struct cart_model *m, bool 
             return r;
         row0 += c->parts[i].rows;
     }
-    return cart_rows_check_seal(&c->priv->st, c->digest, err);
+    return cart_rows_check_data(&c->priv->st, c->digest, err);
 }
 
 static int bind_draft(struct cart_cartridge *c, const struct cart_model *m, struct cart_err *err)
@@ -196,7 +196,7 @@ static int open_parsed(struct cart_cartridge *c, const struct cart_model *m,
     struct cart_cartridge_priv *p = c->priv;
     struct cart_claims claims;
     int r = cart_claims_parse(&claims, p->st.metadata, note, err);
-    if (r < 0)
+    if (r < 0 || (r = cart_rows_check_header(&p->st, err)) < 0)
         return r;
     c->metadata = p->st.metadata;
     if (claims.described) {
@@ -216,7 +216,7 @@ static int open_parsed(struct cart_cartridge *c, const struct cart_model *m,
         return r;
     c->first_position = claims.first_position;
     c->steps = claims.steps;
-    bool reorder = claims.has_rope_order && claims.rope_order != m->rope.order && m->rope.n_rot > 0;
+    bool reorder = claims.described && claims.rope_order != m->rope.order && m->rope.n_rot > 0;
     if ((r = bind_rows(c, m, reorder, err)) < 0)
         return r;
     return bind_draft(c, m, err);

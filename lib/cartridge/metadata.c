@@ -9,7 +9,7 @@ static const char *const known_keys[] = {
     "cart.version", "cart.geometry",       "cart.tokenizer",     "cart.template", "cart.weights",
     "cart.profile", "cart.wrapper_open",   "cart.wrapper_close", "cart.p",        "cart.frozen",
     "cart.corpus",  "cart.first_position", "cart.rope_order",    "cart.recipe",   "cart.precision",
-    "cart.steps",   "cart.history",        "cart.dtype",         "cart.data",
+    "cart.steps",   "cart.history",        "cart.dtype",         "cart.data",     "cart.sum",
 };
 
 void cart_note_add(struct cart_note *n, const char *fmt, ...)
@@ -52,6 +52,39 @@ static int parse_number(const json_t *metadata, const char *key, uint64_t max, b
     return 0;
 }
 
+/* One of two words. */
+static int parse_word(const json_t *metadata, const char *key, const char *a, const char *b,
+                      const char **out, struct cart_err *err)
+{
+    const char *s = json_string_value(json_object_get(metadata, key));
+    char shown[40];
+    if (!s)
+        return cart_err_set(err, CART_EFORMAT, "metadata: %s is missing", key);
+    if (strcmp(s, a) != 0 && strcmp(s, b) != 0)
+        return cart_err_set(err, CART_EFORMAT, "metadata: %s: expected %s or %s, found \"%s\"", key,
+                            a, b, cart_err_escape(shown, sizeof shown, s, strlen(s)));
+    *out = s;
+    return 0;
+}
+
+/* 32 hexadecimal digits each, which a template's may lack: not every model has one. */
+static int check_fingerprints(const json_t *metadata, struct cart_err *err)
+{
+    static const char *const keys[] = {"cart.geometry", "cart.tokenizer", "cart.weights",
+                                       "cart.template"};
+    for (size_t i = 0; i < CART_COUNTOF(keys); i++) {
+        const char *s = json_string_value(json_object_get(metadata, keys[i]));
+        char shown[48];
+        if (!s && i < 3)
+            return cart_err_set(err, CART_EFORMAT, "metadata: %s is missing", keys[i]);
+        if (s && (strlen(s) != 32 || strspn(s, "0123456789abcdef") != 32))
+            return cart_err_set(err, CART_EFORMAT,
+                                "metadata: %s: expected 32 hexadecimal digits, found \"%s\"",
+                                keys[i], cart_err_escape(shown, sizeof shown, s, strlen(s)));
+    }
+    return 0;
+}
+
 static void note_unknown(const json_t *metadata, struct cart_note *note)
 {
     const char *key;
@@ -82,32 +115,23 @@ int cart_claims_parse(struct cart_claims *c, const json_t *metadata, struct cart
             err, CART_EFORMAT, "metadata: cart.version is \"%s\", this program reads \"%s\"",
             cart_err_escape(shown, sizeof shown, version, strlen(version)), CART_CARTRIDGE_VERSION);
     }
-    static const char *const required[] = {"cart.geometry", "cart.tokenizer"};
     uint64_t p = 0, frozen = 0, first = 0;
-    int r;
-    for (size_t i = 0; i < CART_COUNTOF(required); i++)
-        if (!json_object_get(metadata, required[i]))
-            return cart_err_set(err, CART_EFORMAT, "metadata: %s is missing", required[i]);
+    int r = check_fingerprints(metadata, err);
+    if (r < 0)
+        return r;
     if ((r = parse_number(metadata, "cart.p", CART_CARTRIDGE_MAX_P, true, &p, err)) < 0 ||
         (r = parse_number(metadata, "cart.frozen", CART_CARTRIDGE_MAX_P, true, &frozen, err)) < 0 ||
-        (r = parse_number(metadata, "cart.first_position", UINT32_MAX, false, &first, err)) < 0 ||
-        (r = parse_number(metadata, "cart.steps", INT64_MAX, false, &c->steps, err)) < 0)
+        (r = parse_number(metadata, "cart.first_position", UINT32_MAX, true, &first, err)) < 0 ||
+        (r = parse_number(metadata, "cart.steps", INT64_MAX, true, &c->steps, err)) < 0)
         return r;
     c->p = (size_t)p;
     c->frozen = (size_t)frozen;
     c->first_position = (size_t)first;
-    const char *order = json_string_value(json_object_get(metadata, "cart.rope_order"));
-    if (order) {
-        if (strcmp(order, "interleaved") != 0 && strcmp(order, "half") != 0) {
-            char shown[40];
-            return cart_err_set(
-                err, CART_EFORMAT,
-                "metadata: cart.rope_order: expected interleaved or half, found \"%s\"",
-                cart_err_escape(shown, sizeof shown, order, strlen(order)));
-        }
-        c->has_rope_order = true;
-        c->rope_order = order[0] == 'h' ? CART_ROPE_HALF : CART_ROPE_INTERLEAVED;
-    }
+    const char *order, *precision;
+    if ((r = parse_word(metadata, "cart.rope_order", "interleaved", "half", &order, err)) < 0 ||
+        (r = parse_word(metadata, "cart.precision", "f32", "bf16", &precision, err)) < 0)
+        return r;
+    c->rope_order = order[0] == 'h' ? CART_ROPE_HALF : CART_ROPE_INTERLEAVED;
     note_unknown(metadata, note);
     return 0;
 }

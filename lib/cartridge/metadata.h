@@ -16,7 +16,6 @@ struct cart_claims {
     bool described; /* there is a cart.version; without it all other fields are zero */
     size_t p, frozen, first_position;
     uint64_t steps;
-    bool has_rope_order;
     enum cart_rope_order rope_order;
     const json_t *metadata; /* borrowed */
 };

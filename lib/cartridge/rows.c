@@ -1,5 +1,7 @@
 #include "cartridge/rows.h"
 
+#include "base/hash.h"
+
 #include <string.h>
 
 const char *const cart_rows_names[CART_ROWS_TENSORS] = {"k_sink", "k", "v_sink", "v"};
@@ -107,6 +109,25 @@ void cart_rows_reorder(void *dst, const void *src, size_t rows, const struct car
     }
 }
 
+/* Of the header that a canonical writer makes of metadata, but for the digest itself: members, and
+ * each tensor's name, type, shape and place. */
+static int header_digest(const json_t *metadata, const struct cart_st_tensor *tensors, size_t n,
+                         char out[33], struct cart_err *err)
+{
+    struct cart_buf header = CART_BUF_INIT;
+    unsigned char hash[16];
+    json_t *rest = cart_json_copy(metadata);
+    int r = rest ? 0 : cart_err_memory(err, "metadata", 0);
+    json_object_del(rest, "cart.sum");
+    if (r == 0 && (r = cart_st_header(&header, tensors, n, rest, err)) == 0) {
+        cart_hash_bytes(header.data, header.len, hash);
+        cart_hex(out, hash, sizeof hash);
+    }
+    json_decref(rest);
+    cart_buf_release(&header);
+    return r;
+}
+
 int cart_rows_seal(json_t *metadata, const struct cart_st_tensor *tensors, size_t n,
                    struct cart_err *err)
 {
@@ -114,18 +135,40 @@ int cart_rows_seal(json_t *metadata, const struct cart_st_tensor *tensors, size_
     int r = cart_st_digest(tensors, n, digest, err);
     if (r == 0 && json_object_set_new(metadata, "cart.data", json_string(digest)) != 0)
         r = cart_err_memory(err, "metadata", 0);
+    if (r == 0 && (r = header_digest(metadata, tensors, n, digest, err)) == 0 &&
+        json_object_set_new(metadata, "cart.sum", json_string(digest)) != 0)
+        r = cart_err_memory(err, "metadata", 0);
     return r;
 }
 
-int cart_rows_check_seal(const struct cart_st *st, char out[33], struct cart_err *err)
+static int compare_seal(const char *part, const char *key, const char *seal, const char *found,
+                        struct cart_err *err)
+{
+    char shown[48];
+    if (strcmp(seal, found) == 0)
+        return 0;
+    return cart_err_set(err, CART_EFORMAT,
+                        "%s: expected the digest %s of metadata %s, found %s: damaged or edited",
+                        part, cart_err_escape(shown, sizeof shown, seal, strlen(seal)), key, found);
+}
+
+int cart_rows_check_header(const struct cart_st *st, struct cart_err *err)
+{
+    const char *data = json_string_value(json_object_get(st->metadata, "cart.data"));
+    const char *sum = json_string_value(json_object_get(st->metadata, "cart.sum"));
+    char found[33];
+    if (!data && !sum)
+        return 0;
+    if (!data || !sum)
+        return cart_err_set(err, CART_EFORMAT,
+                            "metadata: expected cart.data and cart.sum, or neither, found one");
+    int r = header_digest(st->metadata, st->tensors, st->n, found, err);
+    return r < 0 ? r : compare_seal("header", "cart.sum", sum, found, err);
+}
+
+int cart_rows_check_data(const struct cart_st *st, char out[33], struct cart_err *err)
 {
     const char *seal = json_string_value(json_object_get(st->metadata, "cart.data"));
-    char shown[48];
     int r = cart_st_digest(st->tensors, st->n, out, err);
-    if (r == 0 && seal && strcmp(seal, out) != 0)
-        r = cart_err_set(err, CART_EFORMAT,
-                         "data: expected the digest %s of metadata cart.data, found %s: damaged or "
-                         "edited",
-                         cart_err_escape(shown, sizeof shown, seal, strlen(seal)), out);
-    return r;
+    return r < 0 || !seal ? r : compare_seal("data", "cart.data", seal, out, err);
 }

@@ -20,11 +20,15 @@ int cart_rows_dtype(enum cart_st_dtype t);
 int cart_rows_check_finite(const struct cart_model *m, const struct cart_kv_part *part, size_t row0,
                            const char *what, struct cart_err *err) CART_MUST_USE;
 
-/* metadata gains "cart.data", the digest of the data of tensors [n]. */
+/* metadata gains "cart.data", the digest of the data of tensors [n], and "cart.sum", that of the
+ * header. */
 int cart_rows_seal(json_t *metadata, const struct cart_st_tensor *tensors, size_t n,
                    struct cart_err *err) CART_MUST_USE;
+/* CART_EFORMAT where the header has another digest than its metadata states, or one of the two
+ * digests stands alone. */
+int cart_rows_check_header(const struct cart_st *st, struct cart_err *err) CART_MUST_USE;
 /* The digest of the data into out; CART_EFORMAT where the metadata has another one. */
-int cart_rows_check_seal(const struct cart_st *st, char out[33],
+int cart_rows_check_data(const struct cart_st *st, char out[33],
                          struct cart_err *err) CART_MUST_USE;
 
 /* Copies keys [rows, HK, DH] of one layer from the other rotation order into the model's own: pairs

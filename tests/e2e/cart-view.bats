@@ -28,7 +28,10 @@ make_shard() {
 
 # A cartridge of two layers with made-up rows.
 make_cartridge() {
-    local meta='"cart.version":"1","cart.geometry":"g","cart.tokenizer":"t","cart.p":"3","cart.frozen":"1","cart.history":"[]"'
+    local hex=0123456789abcdef0123456789abcdef
+    local meta='"cart.version":"1","cart.geometry":"'$hex'","cart.tokenizer":"'$hex'","cart.weights":"'$hex'","cart.p":"3"'
+    meta+=',"cart.frozen":"1","cart.first_position":"0","cart.steps":"0","cart.rope_order":"half","cart.precision":"f32"'
+    meta+=',"cart.history":"[]"'
     printf '{"record":"safetensors","metadata":{%s},"tensors":8}\n' "$meta"
     echo '{"record":"tensor","name":"layers.0.k_sink","dtype":"F32","shape":[1,1,2],"data":[[[0.1,-0.0]]]}'
     echo '{"record":"tensor","name":"layers.0.v_sink","dtype":"F32","shape":[1,1,2],"data":[[[1,2]]]}'
@@ -49,7 +52,22 @@ make_cartridge() {
     cart-init -q -p 16 -o k.cart k.tokens
     cart-view --check k.cart
     cart-view --data k.cart > k.jsonl
-    # Their own metadata is not under the digest of the rows.
+    # One flipped bit of the metadata, then what is wrong whatever the digests say.
+    for edit in version=3 rope_order=hanf first_position=2 steps=1; do
+        jq -c --arg k "cart.${edit%=*}" --arg v "${edit#*=}" 'if .metadata then .metadata[$k] = $v else . end' k.jsonl |
+            cart-view -q --pack -o bad.cart -
+        cart_must_fail 3 cart-view --check bad.cart
+    done
+    jq -c 'if .metadata then .metadata["cart.weightr"] = .metadata["cart.weights"] | del(.metadata["cart.weights"])
+        else . end' k.jsonl | cart-view -q --pack -o bad.cart -
+    cart_must_fail 3 cart-ask -c bad.cart hello < /dev/null 2> err
+    cart_has err 'cart.weights is missing'
+    cart-view -q --dtype f16 -o h.cart k.cart
+    cart-view --check h.cart
+    jq -c 'if .metadata then del(.metadata["cart.data"], .metadata["cart.sum"]) else . end' k.jsonl > e.jsonl
+    cart-view -q --pack -o e.cart e.jsonl
+    cart-view --check e.cart
+    cp e.jsonl k.jsonl
     for edit in '"cart.p" = "99"' '"cart.frozen" = "3"' '"cart.version" = "2"' '"cart.rope_order" = "up"'; do
         jq -c "if .metadata then .metadata.$edit else . end" k.jsonl | cart-view -q --pack -o bad.cart -
         cart_must_fail 3 cart-view --check bad.cart
@@ -411,7 +429,7 @@ TEXT
     diff - found <<'TEXT'
 c.safetensors: cartridge
   rows           p 3, 1 of them frozen; 2 layers of 1 heads of 2, F32, 0.00 MiB
-  model          geometry g, tokenizer t, template none, weights none
+  model          geometry 01234567, tokenizer 01234567, template none, weights 01234567
   made           0 steps; f32; corpus unknown
 TEXT
     cp "$CART_MODEL" m.gguf

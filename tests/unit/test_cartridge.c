@@ -3,6 +3,7 @@
  * tests/golden/tiny. */
 #include "base/cpu.h"
 #include "base/io.h"
+#include "cartridge/convert.h"
 #include "cartridge/trainable.h"
 #include "helper/cartridge_save.h"
 #include "stream/safetensors.h"
@@ -146,8 +147,8 @@ struct spoil {
     const char *key, *value; /* metadata changed; value NULL: removed */
     const char *tensor;      /* whose first dimension changes by rows */
     int rows;
-    float poke; /* written into the last value of layers.1.v */
-    bool do_poke, no_metadata, other_type;
+    float poke;                                    /* written into the last value of layers.1.v */
+    bool do_poke, no_metadata, other_type, sealed; /* sealed: the digests stay, of what was */
 };
 
 static void write_spoilt(const char *path, const struct spoil *s, const struct cart_st *st)
@@ -156,6 +157,10 @@ static void write_spoilt(const char *path, const struct spoil *s, const struct c
     float *big = calloc(1 << 16, sizeof *big), *poked = calloc(1 << 16, sizeof *poked);
     json_t *metadata = json_copy(st->metadata);
     size_t n = 0;
+    if (!s->sealed) {
+        json_object_del(metadata, "cart.data");
+        json_object_del(metadata, "cart.sum");
+    }
     if (s->key && s->value)
         json_object_set_new(metadata, s->key, json_string(s->value));
     else if (s->key)
@@ -296,6 +301,66 @@ static const struct spoil spoils[] = {
      .key = "cart.weights",
      .value = "0123456789abcdef0123456789abcdef",
      .message = "--allow-other-weights"},
+    {.name = "fingerprint of another form",
+     .code = CART_EFORMAT,
+     .key = "cart.weights",
+     .value = "0123456789abcdef0123456789abcdeg",
+     .message = "cart.weights: expected 32 hexadecimal digits"},
+    {.name = "no weights",
+     .code = CART_EFORMAT,
+     .key = "cart.weights",
+     .message = "cart.weights is missing"},
+    {.name = "no steps",
+     .code = CART_EFORMAT,
+     .key = "cart.steps",
+     .message = "cart.steps is missing"},
+    {.name = "no first position",
+     .code = CART_EFORMAT,
+     .key = "cart.first_position",
+     .message = "cart.first_position is missing"},
+    {.name = "no rotation",
+     .code = CART_EFORMAT,
+     .key = "cart.rope_order",
+     .message = "cart.rope_order is missing"},
+    {.name = "precision",
+     .code = CART_EFORMAT,
+     .key = "cart.precision",
+     .value = "f16",
+     .message = "cart.precision: expected f32 or bf16"},
+    {.name = "the other rotation, with its digests",
+     .code = CART_EFORMAT,
+     .sealed = true,
+     .key = "cart.rope_order",
+     .value = "half",
+     .message = "header: expected the digest"},
+    {.name = "steps, with their digests",
+     .code = CART_EFORMAT,
+     .sealed = true,
+     .key = "cart.steps",
+     .value = "8",
+     .message = "header: expected the digest"},
+    {.name = "other weights, with their digests",
+     .code = CART_EFORMAT,
+     .sealed = true,
+     .key = "cart.weights",
+     .value = "0123456789abcdef0123456789abcdef",
+     .message = "header: expected the digest"},
+    {.name = "another tensor name, with its digests",
+     .code = CART_EFORMAT,
+     .sealed = true,
+     .drop = "draft_reference",
+     .rename_to = "draft_referencd",
+     .message = "header: expected the digest"},
+    {.name = "one digest alone",
+     .code = CART_EFORMAT,
+     .sealed = true,
+     .key = "cart.sum",
+     .message = "expected cart.data and cart.sum, or neither"},
+    {.name = "the other digest alone",
+     .code = CART_EFORMAT,
+     .sealed = true,
+     .key = "cart.data",
+     .message = "expected cart.data and cart.sum, or neither"},
     {.name = "no tokenizer",
      .code = CART_EFORMAT,
      .key = "cart.tokenizer",
@@ -326,6 +391,34 @@ static void hostile_files(void **state)
     }
     cart_st_release(&st);
     cart_map_release(&map);
+}
+
+/* As cart-view --check reads it: every bit of the header counts. */
+static void no_flipped_bit_of_the_header_passes(void **state)
+{
+    (void)state;
+    char path[128];
+    struct cart_buf b;
+    struct cart_st st;
+    save(in_folder(path, "good"), model, 1);
+    read_file(path, &b);
+    size_t header = 8 + (unsigned char)b.data[0] + 256 * (size_t)(unsigned char)b.data[1];
+    for (size_t bit = 0; bit <= 8 * header; bit++) {
+        if (bit < 8 * header)
+            b.data[bit / 8] ^= (char)(1 << bit % 8);
+        int r = cart_st_parse(&st, b.data, b.len, "flips", &err);
+        if (r == 0) {
+            r = cart_rows_present(&st) ? cart_rows_check(&st, "flips", &err) : 0;
+            cart_st_release(&st);
+        }
+        if (bit == 8 * header)
+            assert_int_equal(r, 0);
+        else if (r != CART_EFORMAT && r != CART_ETRUNC)
+            fail_msg("bit %zu of byte %zu: found %d", bit % 8, bit / 8, r);
+        if (bit < 8 * header)
+            b.data[bit / 8] ^= (char)(1 << bit % 8);
+    }
+    cart_buf_release(&b);
 }
 
 static void every_cut_is_refused(void **state)
@@ -518,6 +611,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(round_trip),
         cmocka_unit_test(hostile_files),
+        cmocka_unit_test(no_flipped_bit_of_the_header_passes),
         cmocka_unit_test(every_cut_is_refused),
         cmocka_unit_test(other_weights_and_models),
         cmocka_unit_test(rotation_order),
