@@ -43,7 +43,7 @@ struct work {
 static int open_cartridges(struct work *w, struct cart_err *err)
 {
     size_t n = w->o->cartridges.n;
-    const struct cart_cartridge_options co = {w->o->other_weights};
+    const struct cart_cartridge_options co = {.allow_other_weights = w->o->other_weights};
     char warning[512];
     size_t p;
     int r = 0;

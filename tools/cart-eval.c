@@ -76,7 +76,7 @@ static int dry_run(const struct options *o, const struct cart_model *m, const ch
 static int open_cartridges(struct options *o, const struct cart_model *m,
                            struct cart_cartridge **list, struct cart_err *err)
 {
-    struct cart_cartridge_options co = {o->eval.allow_other_weights};
+    struct cart_cartridge_options co = {.allow_other_weights = o->eval.allow_other_weights};
     for (size_t i = 0; i < o->cartridges.n; i++) {
         char warning[512];
         int r = cart_cartridge_open(&list[i], m, o->cartridges.items[i], &co, warning,

@@ -2,9 +2,11 @@
 #include "base/log.h"
 
 #include "base/clock.h"
+#include "base/guard.h"
 #include "base/io.h"
 #include "base/jobserver.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -53,11 +55,17 @@ void cart_log(enum cart_log_level level, const char *fmt, ...)
     line_open = false;
 }
 
-/* Nothing can go on without the bytes, and only what is safe in a signal handler may be called. */
-static void on_short_map(int sig)
+/* Without the bytes only who has guarded them can go on, and only what is safe in a signal handler may be called. */
+static void on_short_map(int sig, siginfo_t *info, void *context)
 {
     static const char text[] = ": a file became shorter while it was read\n";
+    int saved = errno;
     (void)sig;
+    (void)context;
+    if (cart_guard_fill(info->si_addr)) {
+        errno = saved;
+        return;
+    }
     ssize_t put = write(STDERR_FILENO, program_name, strlen(program_name));
     put = write(STDERR_FILENO, text, sizeof text - 1);
     (void)put;
@@ -67,7 +75,12 @@ static void on_short_map(int sig)
 
 void cart_log_short_maps(void)
 {
-    signal(SIGBUS, on_short_map);
+    struct sigaction sa;
+    memset(&sa, 0, sizeof sa);
+    sigemptyset(&sa.sa_mask);
+    sa.sa_flags = SA_SIGINFO;
+    sa.sa_sigaction = on_short_map;
+    sigaction(SIGBUS, &sa, NULL);
 }
 
 void cart_log_wrote(const char *path, const char *fmt, ...)

@@ -1,5 +1,6 @@
 #include "cartridge/cartridge.h"
 
+#include "base/guard.h"
 #include "base/io.h"
 #include "cartridge/metadata.h"
 #include "cartridge/rows.h"
@@ -12,6 +13,7 @@
 
 struct cart_cartridge_priv {
     struct cart_map map;
+    struct cart_guard *guard; /* of the map, or NULL */
     struct cart_st st;
     struct cart_arena arena;               /* tensor table, layers, copies */
     const struct cart_st_tensor **tensors; /* [L, CART_ROWS_TENSORS], NULL where absent */
@@ -252,11 +254,17 @@ static int open_mapped(struct cart_cartridge **out, const struct cart_model *m, 
     c->priv = p;
     p->map = own;
     c->path = p->path = strdup(path);
-    r = p->path ? check_kind(&p->map, path, err) : cart_err_memory(err, "path", strlen(path));
+    r = p->path ? 0 : cart_err_memory(err, "path", strlen(path));
+    if (r == 0 && opt && opt->guarded)
+        r = cart_guard_new(&p->guard, &p->map, err);
+    if (r == 0)
+        r = check_kind(&p->map, path, err);
     if (r == 0)
         r = cart_st_parse(&p->st, p->map.data, p->map.size, path, err);
     if (r == 0 && (r = open_parsed(c, m, opt, note, err)) < 0)
         cart_err_wrap(err, r, "%s", path);
+    if (cart_cartridge_is_short(c))
+        r = cart_err_set(err, CART_ETRUNC, "%s: it became shorter while it was read", path);
     if (r < 0)
         cart_cartridge_close(c);
     else
@@ -295,10 +303,16 @@ void cart_cartridge_close(struct cart_cartridge *c)
     free(p->data);
     free(p->draft);
     cart_st_release(&p->st);
+    cart_guard_free(p->guard);
     cart_map_release(&p->map);
     free(p->path);
     free(p);
     free(c);
+}
+
+bool cart_cartridge_is_short(const struct cart_cartridge *c)
+{
+    return cart_guard_broken(c->priv->guard);
 }
 
 size_t cart_cartridge_parts(const struct cart_cartridge *const *list, size_t n,

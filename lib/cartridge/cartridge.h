@@ -36,6 +36,7 @@ struct cart_cartridge {
 struct cart_cartridge_options {
     bool allow_other_weights; /* another quantisation or fine-tune of the same geometry and
                                  tokenizer */
+    bool guarded; /* a file that becomes shorter does not end the program (base/guard.h) */
 };
 
 /* Opens path for model m. CART_EFORMAT: not a cartridge, rows that are not finite, shapes that
@@ -49,6 +50,9 @@ int cart_cartridge_open(struct cart_cartridge **out, const struct cart_model *m,
 int cart_cartridge_open_fd(struct cart_cartridge **out, const struct cart_model *m, int fd,
                            const char *name, struct cart_err *err) CART_MUST_USE;
 void cart_cartridge_close(struct cart_cartridge *c);
+
+/* Whether a guarded file has become shorter, so that rows may have been read as zeros. Any thread. */
+bool cart_cartridge_is_short(const struct cart_cartridge *c);
 
 /* The parts of n cartridges in list order, as struct cart_kv wants them: out [2 n] receives
  * borrowed pointers, the count is returned. */

@@ -71,8 +71,13 @@ static void close_group(struct cart_exchange *x)
     x->record.usage = b->usage;
     x->record.first_token = b->first_token;
     pthread_mutex_unlock(&x->lock);
-    if (!failed)
+    struct cart_fault f;
+    if (failed)
+        return;
+    if (cart_params_unchanged(b->request.stack, &f))
         b->on_done(b);
+    else
+        cart_fault_send(&f, x);
 }
 
 void cart_group_fail(struct cart_group *b)

@@ -181,7 +181,7 @@ static int item_open(struct item **out, const struct cart_registry *r, const cha
                      const struct origin *from, char *warning, size_t warning_cap,
                      struct cart_err *err)
 {
-    const struct cart_cartridge_options opt = {r->allow_other_weights};
+    const struct cart_cartridge_options opt = {r->allow_other_weights, true};
     struct item *i = calloc(1, sizeof *i);
     struct stat st;
     int code = 0;
@@ -682,6 +682,20 @@ void cart_stack_release(struct cart_stack *s)
     for (size_t i = 0; i < s->n; i++)
         item_free(s->priv->items[i]);
     stack_free(s);
+}
+
+bool cart_stack_changed(const struct cart_stack *s, size_t *which)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        const struct item *item = s->priv->items[i];
+        struct stat st;
+        bool same_file = stat(item->cartridge->path, &st) == 0 && st.st_dev == item->mark.dev &&
+                         st.st_ino == item->mark.ino;
+        *which = i;
+        if (cart_cartridge_is_short(item->cartridge) || (same_file && !unchanged(&item->mark, &st)))
+            return true;
+    }
+    return false;
 }
 
 struct cart_registry_counts cart_registry_counts(struct cart_registry *r)

@@ -75,6 +75,12 @@ int cart_stack_acquire_all(struct cart_stack **out, struct cart_registry *r,
 void cart_stack_hold(struct cart_stack *s);    /* one more holder */
 void cart_stack_release(struct cart_stack *s); /* NULL is fine */
 
+/* Whether the file of one of them (*which, an index) is another than when it was opened, written over
+ * in place: then its rows are not those that were checked, and what was computed behind them counts
+ * for nothing until it is opened again. One that was replaced by a rename lives on in its rows. Asks
+ * the file system; any thread. */
+bool cart_stack_changed(const struct cart_stack *s, size_t *which);
+
 struct cart_registry_counts {
     size_t cartridges, bytes; /* now named: how many, and the bytes of their rows */
     uint64_t loads, refusals; /* since the start */

@@ -198,7 +198,7 @@ static int rows_of_cartridge(struct cart_init *out, const struct cart_model *m,
                              struct cart_err *err)
 {
     struct cart_cartridge *c;
-    struct cart_cartridge_options co = {opt->allow_other_weights};
+    struct cart_cartridge_options co = {.allow_other_weights = opt->allow_other_weights};
     int r = cart_cartridge_open(&c, m, opt->init, &co, warning, warning_cap, err);
     if (r < 0)
         return r;

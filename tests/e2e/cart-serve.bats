@@ -311,6 +311,48 @@ EOF
     serve_end
 }
 
+@test "a cartridge that is written over in place is answered from no more, and ends nothing" {
+    make_cartridges
+    mkdir store
+    for name in a b c; do cp one.safetensors "store/$name.safetensors"; done
+    serve_start -d store --slots 1 -c fixed=two.safetensors
+    ask() { post /v1/chat/completions "{\"model\":\"m:$1\",$HELLO,\"max_tokens\":8,\"ignore_eos\":true}"; }
+    said() { ask "$1" | jq -r '.error.code // .usage.cartridge_tokens'; }
+    ask a | content > before
+    # Another size: refused until it is read again.
+    cat two.safetensors > store/a.safetensors
+    cart_equal cartridge_changed "$(said a)"
+    cart_equal cartridge_changed "$(post /v1/embeddings '{"model":"m:a","input":"a"}' | jq -r .error.code)"
+    cart_equal 12 "$(said b)"
+    kill -HUP "$SERVE_PID"
+    until_log() { for _ in $(seq 100); do grep -q "$1" serve.log && return; sleep 0.1; done; return 1; }
+    until_log 'read again'
+    cart_equal 20 "$(said a)"
+    cat one.safetensors > store/a.safetensors
+    post /v1/cartridges/reload '{}' > /dev/null
+    cart_equal "$(cat before)" "$(ask a | content)"
+    # The same size and time, and damaged: a reload does not take it.
+    printf X | dd of=store/b.safetensors bs=1 seek=$(($(stat -c %s store/b.safetensors) - 40)) conv=notrunc status=none
+    touch -r one.safetensors store/b.safetensors
+    cart_equal cartridge_changed "$(said b)"
+    post /v1/cartridges/reload '{}' > /dev/null
+    cart_has serve.log 'cartridge b: not loaded'
+    cart_equal cartridge_changed "$(said b)"
+    # Cut off under an answer, which says so at its end.
+    post /v1/chat/completions "{\"model\":\"m:c\",$HELLO,\"max_tokens\":300,\"ignore_eos\":true,\"n\":12,\"stream\":true}" -N > stream &
+    local client=$!
+    for _ in $(seq 200); do [ -s stream ] && break; sleep 0.05; done
+    : > store/c.safetensors
+    wait "$client"
+    grep -q '"code":"cartridge_changed"' stream
+    cart_equal cartridge_changed "$(said c)"
+    # A rename leaves what is served as it was.
+    cp one.safetensors two.new
+    mv two.new two.safetensors
+    cart_equal 20 "$(said fixed)"
+    serve_end
+}
+
 @test "a slash more at the end or between changes no path" {
     serve_start
     cart_equal '["m"]' "$(get /v1/models/ | jq -c '[.data[].id]')"

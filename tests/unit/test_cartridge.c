@@ -447,7 +447,7 @@ static void other_weights_and_models(void **state)
     (void)state;
     char path[128], warning[300];
     struct cart_cartridge *c;
-    struct cart_cartridge_options allow = {true};
+    struct cart_cartridge_options allow = {.allow_other_weights = true};
     struct cart_model *quantised = tiny("llama_tied.q8_0"), *other = tiny("qwen2");
     save(in_folder(path, "a"), model, 1);
     assert_int_equal(cart_cartridge_open(&c, quantised, path, NULL, warning, sizeof warning, &err),
