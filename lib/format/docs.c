@@ -392,6 +392,16 @@ static int take_archive(struct cart_docs *d, struct cart_source *s, const char *
     return 0;
 }
 
+/* Of what is named as an archive. An empty one is passed over as that, and so is a tar of nothing
+ * but its end. */
+static int no_archive(struct cart_docs *d, const char *path, struct cart_err *err)
+{
+    return cart_err_set(err, CART_EFORMAT,
+                        "%s: archive: expected what its name says, found the beginning of none: "
+                        "cut off or damaged",
+                        in_words(d, path));
+}
+
 /* Takes what s holds, whose path is d->shown_doc: 1 and *doc; 0 when it was passed over, or will
  * come as an archive or as lines. name decides about JSON Lines, and whether an archive was to be
  * expected. */
@@ -412,19 +422,17 @@ static int take(struct cart_docs *d, struct cart_source *s, const char *name, en
     }
     if (content != CART_CONTENT_PLAIN)
         return take_archive(d, s, name, content, layer, doc, err);
-    /* An empty one is passed over as that, and so is a tar of nothing but its end. */
-    if (layer != LAYER_MEMBER && s->head.len > 0 && s->head.data[0] != '\0' &&
-        named_as_archive(name, layer == LAYER_UNPACKED))
-        return cart_err_set(err, CART_EFORMAT,
-                            "%s: archive: expected what its name says, found the beginning of "
-                            "none: cut off or damaged",
-                            in_words(d, path));
+    bool archive = layer != LAYER_MEMBER && named_as_archive(name, layer == LAYER_UNPACKED);
+    if (archive && !cart_content_is_zeros(s->head.data, s->head.len))
+        return no_archive(d, path, err);
     if ((r = is_lines(d, name, &s->head, err)) == 1)
         cart_lines_begin(&d->lines, s);
     if (r != 0)
         return r < 0 ? r : 0;
     if ((r = cart_source_read_all(s, d->o.max_document, &d->raw, err)) < 0)
         return r;
+    if (archive && !cart_content_is_zeros(d->raw.data, d->raw.len))
+        return no_archive(d, path, err);
     if (r == 0) {
         char detail[128];
         snprintf(detail, sizeof detail, "expected at most %zu bytes, found more",

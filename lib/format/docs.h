@@ -17,8 +17,8 @@
  *   compressed  a single gzip, bzip2, xz or zstd file is the document it holds.
  *   JSON Lines  one document a line, from the fields named in the options. A file is JSON Lines if
  *               its name ends in .jsonl or .ndjson (before .gz etc.), if options->jsonl is set and
- *               it begins with "{", or if it is standard input and its first line is an object with
- *               the text field. Blank lines are ignored; odd ones follow options->invalid.
+ *               it begins with "{", or if it is standard input and its first line that is not blank is
+ *               an object with the text field. Blank lines are ignored; odd ones follow options->invalid.
  *
  * A file's text is valid UTF-8 without byte order mark; line ends stay as they are. What is no text
  * is passed over with a reason, reported through options->report and counted; see enum
@@ -49,7 +49,8 @@ enum cart_docs_reason {
     CART_DOCS_NOT_UTF8,  /* with the byte offset */
     CART_DOCS_BINARY,    /* NUL, or many control bytes */
     CART_DOCS_UTF16,     /* UTF-16 or UTF-32 text */
-    CART_DOCS_CONVERT,   /* PDF, Office, EPUB, RTF, PostScript, RAR, 7z: names a converter */
+    CART_DOCS_CONVERT,   /* PDF, Office, EPUB, RTF, PostScript: names a converter; RAR, 7z, ar,
+                            lz4, lzip, compress */
     CART_DOCS_MARKUP,    /* HTML, unless options->markup */
     CART_DOCS_LARGE,     /* more than options->max_document */
     CART_DOCS_LINE,      /* a line of JSON Lines that is no document */

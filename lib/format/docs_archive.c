@@ -24,9 +24,11 @@ struct cart_archive {
     struct cart_source *from;
     bool from_ended;
     struct cart_source member; /* reads the current member */
-    char chunk[64 << 10];      /* what the read callback hands to libarchive */
+    char chunk[64 << 10];      /* what the read callback hands to libarchive, ... */
+    size_t n_chunk;            /* ... and how much of it */
     struct cart_err from_err;  /* of from, when a callback failed */
-    uint64_t max_total, packed, unpacked;
+    uint64_t max_total, unpacked;
+    uint64_t packed; /* how far from was read */
     size_t max_ratio, max_members, members;
     bool open_member; /* the current member may have unread data */
     locale_t
@@ -35,19 +37,27 @@ struct cart_archive {
 
 /* --- callbacks that libarchive pulls bytes through --- */
 
+/* Chunks are full up to the last one, however little a pipe gives at a time, so that no block of a
+ * tar lies in two. */
 static la_ssize_t on_read(struct archive *reader, void *ctx, const void **out)
 {
     struct cart_archive *a = ctx;
-    ptrdiff_t got = cart_source_read(a->from, a->chunk, sizeof a->chunk, &a->from_err);
+    ptrdiff_t got = 1;
 
+    a->n_chunk = 0;
+    while (got > 0 && a->n_chunk < sizeof a->chunk) {
+        got = cart_source_read(a->from, a->chunk + a->n_chunk, sizeof a->chunk - a->n_chunk,
+                               &a->from_err);
+        a->n_chunk += got > 0 ? (size_t)got : 0;
+    }
     if (got < 0) {
         archive_set_error(reader, EIO, "%s", a->from_err.msg);
         return -1;
     }
-    a->packed += (uint64_t)got;
-    a->from_ended = got == 0;
+    a->packed += a->n_chunk;
+    a->from_ended = a->n_chunk == 0;
     *out = a->chunk;
-    return (la_ssize_t)got;
+    return (la_ssize_t)a->n_chunk;
 }
 
 static la_int64_t on_seek(struct archive *reader, void *ctx, la_int64_t offset, int whence)
@@ -62,6 +72,8 @@ static la_int64_t on_seek(struct archive *reader, void *ctx, la_int64_t offset, 
     }
     cart_source_reset(a->from);
     a->from_ended = false;
+    a->packed = (uint64_t)at;
+    a->n_chunk = 0;
     return (la_int64_t)at;
 }
 
@@ -338,22 +350,36 @@ static void describe(struct archive_entry *e, struct cart_member *m)
         m->skip = CART_DOCS_ENCRYPTED;
 }
 
-/* After the last member. A tar says where it ends, so that its end was never looked for in vain, and
- * what unpacks it has checksums at its own. */
-static int finish(struct cart_archive *a, struct cart_err *err)
+/* After the end of a tar, which libarchive takes a single block of zeros for and looks behind no
+ * further: documents may follow one that damage or another archive has put there. */
+static int check_zeros(struct cart_archive *a, struct cart_err *err)
 {
-    char sink[16 << 10];
-    ptrdiff_t got = 1;
+    uint64_t left = a->packed - (uint64_t)archive_filter_bytes(a->reader, 0);
+    const void *rest = a->chunk;
+    la_ssize_t more = 1;
 
-    if (a->from_ended &&
-        (archive_format(a->reader) & ARCHIVE_FORMAT_BASE_MASK) == ARCHIVE_FORMAT_TAR)
+    if (a->from_ended)
         return cart_err_set(err, CART_EFORMAT,
                             "%s: archive: expected the two blocks of zeros that end a tar, found "
                             "the end of the file",
                             a->from->shown);
-    while (a->below && got > 0)
-        got = cart_source_read(a->from, sink, sizeof sink, err);
-    return got < 0 ? (int)got : 0;
+    for (size_t at = left < a->n_chunk ? a->n_chunk - (size_t)left : 0; more > 0; at = 0) {
+        if (!cart_content_is_zeros(a->chunk + at, a->n_chunk - at))
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: archive: expected nothing but zeros after the first block of "
+                                "them, which ends a tar, found more",
+                                a->from->shown);
+        more = on_read(a->reader, a, &rest);
+    }
+    return more < 0 ? archive_failure(a, err) : 0;
+}
+
+/* After the last member. What unpacks a tar has checksums at its own end, which this reads up to. */
+static int finish(struct cart_archive *a, struct cart_err *err)
+{
+    return (archive_format(a->reader) & ARCHIVE_FORMAT_BASE_MASK) == ARCHIVE_FORMAT_TAR
+               ? check_zeros(a, err)
+               : 0;
 }
 
 int cart_archive_next(struct cart_archive *a, struct cart_member *m, struct cart_err *err)

@@ -70,6 +70,8 @@ enum cart_content cart_content_sniff(const char *head, size_t n, enum cart_docs_
 /* What a whole document is: 1 text; 0 none, with reason and detail [cap] filled. */
 int cart_content_judge(const char *bytes, size_t n, bool markup, enum cart_docs_reason *reason,
                        char *detail, size_t cap);
+/* Also of none. */
+bool cart_content_is_zeros(const char *bytes, size_t n);
 /* Appends text with U+FFFD for each maximal ill-formed subpart; *count of them. */
 int cart_content_replace(const char *text, size_t n, struct cart_buf *out, size_t *count,
                          struct cart_err *err) CART_MUST_USE;
@@ -119,7 +121,7 @@ int cart_lines_next(struct cart_lines *l, size_t cap, struct cart_err *err) CART
 int cart_lines_document(struct cart_lines *l, const struct cart_docs_options *o, const char **text,
                         size_t *n, const char **id, char scratch[64], char *detail, size_t cap,
                         struct cart_err *err) CART_MUST_USE;
-/* 1 where the first line within head [n] is an object with the text field as a string, else 0;
+/* 1 where the first line within head [n] that is not blank is an object with the text field as a string, else 0;
  * CART_ESYS: no memory. */
 int cart_lines_sniff(const char *head, size_t n, const char *text_field,
                      struct cart_err *err) CART_MUST_USE;

@@ -128,6 +128,10 @@ int cart_lines_sniff(const char *head, size_t n, const char *text_field, struct 
         head += 3;
         n -= 3;
     }
+    while (n > 0 && memchr(" \t\r\n", head[0], 4)) {
+        head++;
+        n--;
+    }
     const char *end = n > 0 && head[0] == '{' ? memchr(head, '\n', n) : NULL;
     json_t *v = NULL;
 

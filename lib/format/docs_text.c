@@ -85,6 +85,11 @@ static bool is_compressed(const char *p, size_t n)
             (memcmp(p + 4, "1AY&SY", 6) == 0 || memcmp(p + 4, "\x17rE8P\x90", 6) == 0));
 }
 
+bool cart_content_is_zeros(const char *bytes, size_t n)
+{
+    return n == 0 || (bytes[0] == '\0' && memcmp(bytes, bytes + 1, n - 1) == 0);
+}
+
 enum cart_content cart_content_sniff(const char *head, size_t n, enum cart_docs_reason *reason,
                                      const char **advice)
 {
@@ -100,6 +105,10 @@ enum cart_content cart_content_sniff(const char *head, size_t n, enum cart_docs_
          "an old Office document: convert it with LibreOffice"},
         {"Rar!\x1a\x07", 6, "RAR: unpack it first"},
         {"7z\xbc\xaf\x27\x1c", 6, "7z: unpack it first"},
+        {"\x04\x22\x4d\x18", 4, "lz4: unpack it first"},
+        {"LZIP\x01", 5, "lzip: unpack it first"},
+        {"\x1f\x9d", 2, "compress: unpack it first"},
+        {"!<arch>\n", 8, "ar: unpack it first"},
     };
 
     *reason = CART_DOCS_CONVERT;

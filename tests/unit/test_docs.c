@@ -288,6 +288,7 @@ static void test_stdin(void **state)
     expect_stdin("just text", 9, "-=just text\n");
     expect_stdin("", 0, "!empty standard input: it is empty\n");
     expect_stdin("{\"text\":\"a\"}\n{\"text\":\"b\"}\n", 26, "-:1=a\n-:2=b\n");
+    expect_stdin("\n \r\n{\"text\":\"a\"}\n", 17, "-:3=a\n");
     expect_stdin("{\"other\":1}\n", 12, "-={\"other\":1}\n\n");
     struct archive *a = docs_pack_open("t.tar.gz", PACK_TAR_GZ);
     docs_pack_text(a, "in", "inside");

@@ -79,6 +79,20 @@ static void test_archives_not_read(void **state)
         docs_pack_close(a);
         docs_expect(kinds[i].name, docs_plain, kinds[i].expected);
     }
+    static const struct {
+        const char *bytes, *kind;
+    } magics[] = {
+        {"!<arch>\nfoo/            0           0     0     644     4         `\nabcd", "ar"},
+        {"\x04\x22\x4d\x18 text", "lz4"},
+        {"LZIP\x01 text", "lzip"},
+        {"\x1f\x9d\x90 text", "compress"}};
+    for (size_t i = 0; i < CART_COUNTOF(magics); i++) {
+        char expected[100];
+        docs_write_text("k", magics[i].bytes);
+        snprintf(expected, sizeof expected,
+                 "!to be converted to text first k: %s: unpack it first\n", magics[i].kind);
+        docs_expect("k", docs_plain, expected);
+    }
 }
 
 static void test_archive_names(void **state)
@@ -360,6 +374,65 @@ static void test_archive_cut(void **state)
         "or damaged");
 }
 
+/* bytes [n] as a tar and as what is in a t.gz, refused with words. */
+static void expect_no_tar(const char *bytes, size_t n, const char *words)
+{
+    char message[200];
+
+    docs_write_bytes("t.tar", bytes, n);
+    snprintf(message, sizeof message, "t.tar: archive: %s", words);
+    docs_expect_error("t.tar", docs_plain, CART_EFORMAT, message);
+    struct archive *a = docs_pack_open("t.tar.gz", PACK_GZ);
+    docs_pack_member(a, "t.tar", AE_IFREG, bytes, n, 1);
+    docs_pack_close(a);
+    snprintf(message, sizeof message, "t.tar.gz: archive: %s", words);
+    docs_expect_error("t.tar.gz", docs_plain, CART_EFORMAT, message);
+}
+
+/* Nothing is lost behind what looks like the end of a tar. */
+static void test_tar_ends(void **state)
+{
+    enum { FAR = 300 << 10 };
+    static const char more[] =
+        "expected nothing but zeros after the first block of them, which ends a tar, found more";
+    static char bytes[FAR + 16384], text[100 << 10];
+
+    (void)state;
+    memset(text, 'a', sizeof text);
+    struct archive *a = docs_pack_open("t.tar", PACK_TAR);
+    docs_pack_member(a, "one", AE_IFREG, text, sizeof text, 1);
+    docs_pack_text(a, "two", "the second text");
+    docs_pack_close(a);
+    size_t n = docs_slurp("t.tar", bytes, sizeof bytes), second = 512 + sizeof text,
+           end = second + 1024;
+    /* Zeros may follow, as many as there are; nothing else, however far behind. The long member is
+     * passed over with a seek. */
+    struct cart_docs_options small = {.max_document = 1000};
+    docs_write_bytes("t.tar", bytes, FAR);
+    docs_expect("t.tar", small,
+                "!too large t.tar/one: expected at most 1000 bytes, found more\n"
+                "t.tar/two=the second text\n");
+    docs_write_bytes("t.tar", bytes, end + 1024);
+    docs_expect("t.tar", small,
+                "!too large t.tar/one: expected at most 1000 bytes, found more\n"
+                "t.tar/two=the second text\n");
+    const size_t places[] = {end + 512, end + 1023, end + 1024, n + 1, FAR};
+    for (size_t i = 0; i < CART_COUNTOF(places); i++) {
+        bytes[places[i]] = 'x';
+        expect_no_tar(bytes, places[i] < n ? n : places[i] + 1, more);
+        bytes[places[i]] = 0;
+    }
+    /* A second one behind it. */
+    memcpy(bytes + end + 1024, bytes + second, 2048);
+    expect_no_tar(bytes, end + 3072, more);
+    /* A hole where the second member begins, and one at the very beginning. */
+    memset(bytes + second - 512, 0, 1024);
+    expect_no_tar(bytes, n, more);
+    memset(bytes, 0, 70 << 10);
+    expect_no_tar(bytes, n,
+                  "expected what its name says, found the beginning of none: cut off or damaged");
+}
+
 /* What the directory of a zip says of a member against what the member says of itself. */
 static void test_zip_directory(void **state)
 {
@@ -398,7 +471,7 @@ int main(void)
         TEST(test_archive_names),   TEST(test_archive_nested_and_locked),
         TEST(test_archive_bombs),   TEST(test_archive_bit_flips),
         TEST(test_compressed_ends), TEST(test_archive_cut),
-        TEST(test_zip_directory),
+        TEST(test_zip_directory),   TEST(test_tar_ends),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
