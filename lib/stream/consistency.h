@@ -35,9 +35,11 @@ const char *cart_conversation_order_fault(struct cart_conversation_order *o, uin
                                           bool held_out);
 
 /* The rule of one row of targets, for every reader of them: at most CART_TARGET_ROW_MAX distinct
- * ids, falling log-probabilities of at most 0, an entropy of at least 0. NULL, or what is wrong.
+ * ids, falling log-probabilities of at most 0, whose probabilities are at most CART_TARGET_MASS_MAX
+ * together, an entropy of at least 0. NULL, or what is wrong.
  * ids [n] int32, logprobs [n] float, of any alignment. */
 #define CART_TARGET_ROW_MAX ((size_t)4096)
+#define CART_TARGET_MASS_MAX 1.001 /* room for logits and log-probabilities that were rounded */
 const char *cart_target_row_fault(const void *ids, const void *logprobs, size_t n, float entropy);
 void cart_consistency_free(struct cart_consistency *c);
 

@@ -62,17 +62,20 @@ int cart_head_check(const json_t *head, const struct cart_kind *kind, const char
 
 static int add_fixed(json_t *head, struct cart_err *err)
 {
-    json_t *version = json_pack("[i, i]", CART_STREAM_MAJOR, CART_STREAM_MINOR);
-    json_t *given = json_object_get(head, "version");
+    const json_t *given = json_object_get(head, "version");
+    uint64_t major, minor;
 
-    if (version == NULL)
-        return cart_err_memory(err, "HEAD", 0);
-    if (given != NULL && !json_equal(given, version)) {
-        json_decref(version);
-        return cart_err_set(err, CART_EUSAGE, "HEAD: version: expected [%d,%d] or none",
-                            CART_STREAM_MAJOR, CART_STREAM_MINOR);
-    }
-    if (json_object_set_new(head, "version", version) < 0)
+    /* A copy of what a later minor version wrote stays of that version: its members and skippable
+     * records are copied too. */
+    if (given != NULL && (json_array_size(given) != 2 ||
+                          !cart_json_whole(json_array_get(given, 0), INT64_MAX, &major) ||
+                          !cart_json_whole(json_array_get(given, 1), INT64_MAX, &minor) ||
+                          major != CART_STREAM_MAJOR))
+        return cart_err_set(err, CART_EUSAGE, "HEAD: version: expected [%d,MINOR] or none",
+                            CART_STREAM_MAJOR);
+    if (given == NULL &&
+        json_object_set_new(head, "version",
+                            json_pack("[i, i]", CART_STREAM_MAJOR, CART_STREAM_MINOR)) < 0)
         return cart_err_memory(err, "HEAD", 0);
     if (json_object_get(head, "limits") == NULL &&
         json_object_set_new(head, "limits",

@@ -447,6 +447,11 @@ static int prepare(struct run *t, const char *input, struct cart_err *err)
                             sizeof warning, err)) < 0 ||
         (r = cart_feed_stand_behind(t->feed, t->init.rows.p, err)) < 0)
         return r;
+    if (t->init.rows.n == 0)
+        return cart_err_set(
+            err, CART_EUSAGE,
+            "--frozen %zu: expected fewer than the %zu rows: nothing would be trained",
+            t->init.rows.frozen, t->init.rows.p);
     if (warning[0])
         t->watch->notice(t->watch->ctx, warning);
     (void)cart_feed_held_out(t->feed, &held);

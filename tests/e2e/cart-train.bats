@@ -419,6 +419,27 @@ setup() {
     cmp draft tokens
 }
 
+@test "rows that are all frozen leave nothing to train" {
+    for p in 1 48; do
+        cart_must_fail 2 cart-train -q --init random -p $p --frozen $p --steps 2 -o x c.targets 2> err
+        cart_has err "--frozen $p: expected fewer than the $p row"
+    done
+    cart-train -q --init random -p 2 --frozen 1 --steps 1 -o x c.targets
+}
+
+@test "targets of more than one whole are refused" {
+    cart-view c.targets > c.jsonl
+    # Two entries of 0.55 each are more than one whole.
+    edit='if .record == "targ" then .logprobs[.offsets[0]:.offsets[1]] |= (length as $n | [range($n) | $lp]) else . end'
+    jq -e -s 'map(select(.record == "targ") | .offsets[1]) | min >= 2' c.jsonl
+    jq -c --argjson lp -0.6 "$edit" c.jsonl | cart-view -q --pack -o bad.targets -
+    cart_must_fail 3 cart-view --check bad.targets 2> err
+    cart_has err 'row 0: logprobs: probabilities of more than 1 together'
+    cart_must_fail 3 cart-train -q -p 48 --steps 2 -o x bad.targets
+    jq -c --argjson lp -20 "$edit" c.jsonl | cart-view -q --pack -o good.targets -
+    cart-view --check good.targets
+}
+
 @test "targets whose n does not rise are refused" {
     cart-view c.targets > c.jsonl
     jq -c --slurpfile all c.jsonl '[$all[] | select(.record == "targ")] as $t |

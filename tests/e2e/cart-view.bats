@@ -83,6 +83,18 @@ make_cartridge() {
     cart_equal "$(cart_man_synopsis "$CART_ROOT/man/cart-view.1")" "$(cart_help_usage cart-view)"
 }
 
+@test "a higher minor version is packed as it was listed; another major one is refused" {
+    make_listing | sed '1s/\[1,0\]/[1,9]/' > later.jsonl
+    cart-view --pack -o later.tokens later.jsonl
+    cart-view --check later.tokens
+    cart-view later.tokens | head -n 1 | grep -qF '"version":[1,9]'
+    cart-view --cat -o both.tokens later.tokens
+    for version in '[2,0]' '[1]' '["1",0]' '[1,-1]' 1; do
+        cart_must_fail 3 cart-view --pack -o x <(make_listing | sed "1s/\[1,0\]/$version/") 2> err
+        cart_has err 'version: expected [1,MINOR] or none'
+    done
+}
+
 @test "a stream survives listing and packing" {
     make_listing | cart-view --pack -o a.tokens
     cart-view a.tokens >a.jsonl
