@@ -118,6 +118,8 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     r = cart_eval_run(&eval, m, input, &o->eval, on_arm, o, pool, err);
     cart_progress_end(&o->progress);
     if (r == 0)
+        r = cart_model_unchanged(m, err);
+    if (r == 0)
         r = write_report(o, &eval, &out, err);
 out:
     cart_output_abandon(&out);

@@ -37,6 +37,8 @@ static int save(const struct options *o, const struct cart_model *m, const struc
     if (r == 0 && o->draft)
         r = cart_init_draft(&draft, &n_draft, corpus, err);
     if (r == 0)
+        r = cart_model_unchanged(m, err);
+    if (r == 0)
         r = cart_cartridge_write(out->fd, out->path ? out->path : "standard output", m,
                                  init->rows.parts, init->rows.n_parts, init->rows.frozen, metadata,
                                  draft, n_draft, err);

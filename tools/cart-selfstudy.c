@@ -295,8 +295,8 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
         goto out;
     }
     if ((r = make_head(&w, err)) < 0 ||
-        (r = cart_stage_open(&w.stage, o->common.output, w.head, (int)o->common.compress, o->resume,
-                             &w.corpus, err)) < 0)
+        (r = cart_stage_open(&w.stage, w.m, o->common.output, w.head, (int)o->common.compress,
+                             o->resume, &w.corpus, err)) < 0)
         goto out;
     if (w.stage.part != NULL)
         cart_interrupt_install();

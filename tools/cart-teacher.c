@@ -54,6 +54,8 @@ static int make_head(struct work *w, struct cart_err *err)
 
     json_decref(options);
     w->head = cart_json_copy(in);
+    /* What is written is of the version that this program knows. */
+    json_object_del(w->head, "version");
     if (history == NULL || fp == NULL || w->head == NULL ||
         json_object_set_new(w->head, "kind", json_string("targets")) < 0 ||
         json_object_set(w->head, "model", fp) < 0 ||
@@ -202,8 +204,8 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
     }
     int more = r;
     if ((r = make_head(&w, err)) < 0 ||
-        (r = cart_stage_open(&w.stage, o->common.output, w.head, (int)o->common.compress, o->resume,
-                             &w.corpus, err)) < 0)
+        (r = cart_stage_open(&w.stage, w.m, o->common.output, w.head, (int)o->common.compress,
+                             o->resume, &w.corpus, err)) < 0)
         goto out;
     if (w.stage.part != NULL)
         cart_interrupt_install();

@@ -6,12 +6,50 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 struct cart_checkpoint_shard {
     struct cart_map map;
     struct cart_st st;
     char *path;
 };
+
+struct cart_checkpoint_file {
+    char *path;
+    struct stat st;
+};
+
+/* Before a file is mapped: what is written afterwards shows. */
+static int note_file(struct cart_checkpoint *c, const char *path, struct cart_err *err)
+{
+    struct cart_checkpoint_file *f = &c->files[c->n_files];
+    f->path = strdup(path);
+    if (!f->path)
+        return cart_err_memory(err, path, 0);
+    c->n_files++;
+    return stat(path, &f->st) == 0 ? 0 : cart_err_sys(err, "%s", path);
+}
+
+static bool same_time(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+int cart_checkpoint_unchanged(const struct cart_checkpoint *c, struct cart_err *err)
+{
+    for (size_t i = 0; i < c->n_files; i++) {
+        const struct stat *then = &c->files[i].st;
+        struct stat now;
+        if (stat(c->files[i].path, &now) != 0 || now.st_dev != then->st_dev ||
+            now.st_ino != then->st_ino)
+            continue;
+        if (now.st_size != then->st_size || !same_time(now.st_mtim, then->st_mtim) ||
+            !same_time(now.st_ctim, then->st_ctim))
+            return cart_err_set(err, CART_EAGAIN, "%s: changed while it was used",
+                                c->files[i].path);
+    }
+    return 0;
+}
 
 static int describe(struct cart_gguf_tensor *out, const struct cart_st_tensor *t, const char *path,
                     struct cart_err *err)
@@ -60,7 +98,9 @@ static int open_shard(struct cart_checkpoint *c, size_t i, struct cart_err *err)
     s->path = cart_hub_path(c->hub, c->hub->shards[i]);
     if (!s->path)
         return cart_err_memory(err, c->hub->shards[i], 0);
-    int r = cart_map_open(&s->map, s->path, err);
+    int r = note_file(c, s->path, err);
+    if (r == 0)
+        r = cart_map_open(&s->map, s->path, err);
     if (r == 0)
         r = cart_st_parse(&s->st, s->map.data, s->map.size, s->path, err);
     if (r < 0)
@@ -102,7 +142,8 @@ static int open_hub(struct cart_checkpoint *c, const char *path, struct cart_err
     if (r < 0)
         return r;
     c->shards = calloc(c->hub->n_shards, sizeof *c->shards);
-    if (!c->shards)
+    c->files = calloc(c->hub->n_shards, sizeof *c->files);
+    if (!c->shards || !c->files)
         return cart_err_memory(err, path, c->hub->n_shards * sizeof *c->shards);
     for (size_t i = 0; r == 0 && i < c->hub->n_shards; i++)
         r = open_shard(c, i, err);
@@ -124,8 +165,11 @@ int cart_checkpoint_open(struct cart_checkpoint *c, const char *path, struct car
     int r;
     if (cart_hub_is(path)) {
         r = open_hub(&made, path, err);
-    } else if ((r = cart_gguf_open(&made.gguf, path, err)) == 0) {
-        made.n = cart_gguf_n_tensors(made.gguf);
+    } else {
+        made.files = calloc(1, sizeof *made.files);
+        r = made.files ? note_file(&made, path, err) : cart_err_memory(err, path, 0);
+        if (r == 0 && (r = cart_gguf_open(&made.gguf, path, err)) == 0)
+            made.n = cart_gguf_n_tensors(made.gguf);
     }
     if (r < 0)
         cart_checkpoint_close(&made);
@@ -141,6 +185,9 @@ void cart_checkpoint_close(struct cart_checkpoint *c)
         cart_map_release(&c->shards[i].map);
         free(c->shards[i].path);
     }
+    for (size_t i = 0; i < c->n_files; i++)
+        free(c->files[i].path);
+    free(c->files);
     free(c->shards);
     free(c->list);
     cart_hub_close(c->hub);

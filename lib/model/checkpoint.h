@@ -8,6 +8,7 @@
 #include "format/hub.h"
 
 struct cart_checkpoint_shard;
+struct cart_checkpoint_file;
 
 /* Exactly one of gguf and hub is set. */
 struct cart_checkpoint {
@@ -16,6 +17,8 @@ struct cart_checkpoint {
     struct cart_checkpoint_shard *shards; /* [hub->n_shards] */
     struct cart_gguf_tensor *list;        /* [n] of a hub directory, sorted by name */
     size_t n;                             /* tensors */
+    struct cart_checkpoint_file *files;   /* [n_files] that are mapped, as they were before */
+    size_t n_files;
 };
 
 /* Opens and checks the containers: a directory, or a JSON file in one, as the hub has it, all else
@@ -24,6 +27,10 @@ struct cart_checkpoint {
 int cart_checkpoint_open(struct cart_checkpoint *c, const char *path,
                          struct cart_err *err) CART_MUST_USE;
 void cart_checkpoint_close(struct cart_checkpoint *c); /* a zeroed one is fine */
+
+/* CART_EAGAIN where a mapped file was written since. One that was replaced or removed is not: the
+ * mapping keeps it as it was. */
+int cart_checkpoint_unchanged(const struct cart_checkpoint *c, struct cart_err *err) CART_MUST_USE;
 
 /* All tensors, [n]; NULL if there are none. */
 const struct cart_gguf_tensor *cart_checkpoint_tensors(const struct cart_checkpoint *c);

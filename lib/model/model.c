@@ -75,6 +75,11 @@ void cart_model_close(struct cart_model *m)
     free(m);
 }
 
+int cart_model_unchanged(const struct cart_model *m, struct cart_err *err)
+{
+    return cart_checkpoint_unchanged(&m->priv->source, err);
+}
+
 const struct cart_tokenizer *cart_model_tokenizer(const struct cart_model *m)
 {
     return m->priv->tokenizer;

@@ -60,6 +60,10 @@ int cart_model_open(struct cart_model **out, const char *path, const struct cart
                     struct cart_err *err) CART_MUST_USE;
 void cart_model_close(struct cart_model *m);
 
+/* CART_EAGAIN where a file of the weights was written since it was opened: what was computed with
+ * them may be of neither. Whoever keeps a result under the model's fingerprints asks first. */
+int cart_model_unchanged(const struct cart_model *m, struct cart_err *err) CART_MUST_USE;
+
 const struct cart_tokenizer *cart_model_tokenizer(const struct cart_model *m);
 /* The chat profile, or CART_EFORMAT with the fingerprint of a template that no profile knows. */
 int cart_model_chat(const struct cart_model *m, const struct cart_chat **out,

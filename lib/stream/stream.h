@@ -52,8 +52,8 @@ uint64_t cart_stream_bytes(const struct cart_stream_reader *r);
 void cart_stream_close(struct cart_stream_reader *r); /* at any time; NULL is fine */
 
 /* Writes to fd (borrowed). head: an object with at least "kind" and "history" (array); major.minor
- * (a higher minor one stays) and limits are added. level: zstd, 0 for none. name for messages. Writes magic and HEAD at once,
- * so that a consumer can start. */
+ * (of which a higher minor one stays) and limits are added. level: zstd, 0 for none. name for
+ * messages. Writes magic and HEAD at once, so that a consumer can start. */
 int cart_stream_create(struct cart_stream_writer **out, int fd, const char *name,
                        const json_t *head, int level, struct cart_err *err) CART_MUST_USE;
 int cart_stream_write(struct cart_stream_writer *w, const char type[4], const void *payload,

@@ -90,14 +90,16 @@ int cart_stage_peek(const char *path, size_t *conversations, uint64_t *next_n, s
     return r;
 }
 
-int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, int level,
-                    bool resume, const struct cart_corpus *corpus, struct cart_err *err)
+int cart_stage_open(struct cart_stage *s, const struct cart_model *m, const char *path,
+                    const json_t *head, int level, bool resume, const struct cart_corpus *corpus,
+                    struct cart_err *err)
 {
     int r;
 
     memset(s, 0, sizeof *s);
     s->fd = -1;
     s->corpus = corpus;
+    s->model = m;
     cart_conversation_init(&s->scratch);
     cart_conversation_order_init(&s->order, head);
     if (cart_io_is_direct(path)) {
@@ -150,7 +152,8 @@ int cart_stage_write(struct cart_stage *s, const struct cart_conversation *c, st
     int r;
 
     cart_buf_reset(&s->payload);
-    if ((r = cart_conversation_build(&s->payload, c, c->has_targets, err)) < 0 ||
+    if ((r = cart_model_unchanged(s->model, err)) < 0 ||
+        (r = cart_conversation_build(&s->payload, c, c->has_targets, err)) < 0 ||
         (r = cart_stream_write(s->w, c->has_targets ? "TARG" : "CONV", s->payload.data,
                                s->payload.len, err)) < 0)
         return r;

@@ -24,6 +24,7 @@ struct cart_stage {
     size_t n_kept, kept_cap, skipped;
     /* During the call that replays FILE.part. */
     const struct cart_corpus *corpus;
+    const struct cart_model *model; /* that makes the conversations */
     struct cart_conversation_order order;
     struct cart_conversation scratch;
     struct cart_buf payload; /* scratch of cart_stage_write */
@@ -34,12 +35,13 @@ struct cart_stage {
 int cart_stage_peek(const char *path, size_t *conversations, uint64_t *next_n,
                     struct cart_err *err) CART_MUST_USE;
 
-/* path NULL or "-": standard output, refused when it is a terminal. head: as for
+/* m, borrowed like corpus, is what the conversations are made with. path NULL or "-": standard output,
+ * refused when it is a terminal. head: as for
  * cart_stream_create. resume: goes on from FILE.part where there is one: its HEAD and documents
  * must be those of this run (CART_EMATCH). CART_EAGAIN: another process is writing FILE.part.
  * Writes the documents that are not there yet. */
-int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, int level,
-                    bool resume, const struct cart_corpus *corpus,
+int cart_stage_open(struct cart_stage *s, const struct cart_model *m, const char *path,
+                    const json_t *head, int level, bool resume, const struct cart_corpus *corpus,
                     struct cart_err *err) CART_MUST_USE;
 
 /* For a stage that makes each of its input's conversations into one of its own: 1 where FILE.part
@@ -48,7 +50,8 @@ int cart_stage_open(struct cart_stage *s, const char *path, const json_t *head, 
 int cart_stage_skip(struct cart_stage *s, const struct cart_conversation *c,
                     struct cart_err *err) CART_MUST_USE;
 
-/* One conversation, as TARG where it has targets. */
+/* One conversation, as TARG where it has targets. CART_EAGAIN where the model was changed
+ * meanwhile: it may have been made with something else. */
 int cart_stage_write(struct cart_stage *s, const struct cart_conversation *c,
                      struct cart_err *err) CART_MUST_USE;
 

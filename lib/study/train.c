@@ -199,7 +199,9 @@ static int save_state(struct run *t, struct cart_err *err)
 {
     struct cart_train_state state = {.step = t->step, .metrics = *cart_metrics_lines(t->metrics)};
     cart_feed_tell(t->feed, &state.mark);
-    int r = cart_train_state_save(t->state_path.data, &t->init.rows, &state, t->identity, err);
+    int r = cart_model_unchanged(t->m, err);
+    if (r == 0)
+        r = cart_train_state_save(t->state_path.data, &t->init.rows, &state, t->identity, err);
     return r < 0 ? r : save_cartridge(t, t->part_path.data, false, err);
 }
 
@@ -547,7 +549,9 @@ static int calibrate(struct run *t, struct cart_train_plan *p, struct cart_err *
  * be remade from go, the state last. */
 static int publish(struct run *t, struct cart_err *err)
 {
-    int r = cart_metrics_finish(t->metrics, err);
+    int r = cart_model_unchanged(t->m, err);
+    if (r == 0)
+        r = cart_metrics_finish(t->metrics, err);
     if (r == 0)
         r = save_cartridge(t, t->opt->output, true, err);
     if (r < 0 || !t->saves)
@@ -585,9 +589,10 @@ int cart_train_run(const struct cart_model *m, const char *input,
         /* Whatever stopped the run, what is done so far is worth keeping; the first failure is the
          * one to report. */
         struct cart_err late = {0};
-        if (save_state(&t, &late) < 0)
+        int saved = save_state(&t, &late);
+        if (saved < 0 && (!err || strcmp(late.msg, err->msg) != 0))
             watch->notice(watch->ctx, late.msg);
-        else
+        else if (saved == 0)
             watch->saved(watch->ctx, t.step, t.state_path.data);
     }
 out:

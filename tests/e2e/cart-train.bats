@@ -427,6 +427,42 @@ setup() {
     cart-train -q --init random -p 2 --frozen 1 --steps 1 -o x c.targets
 }
 
+# changed STATUS HOW INPUT COMMAND...: HOW is done to m.gguf once COMMAND has mapped it and before it reads INPUT.
+changed() {
+    local status=$1 how=$2 input=$3 pid
+    shift 3
+    cp "$CART_MODEL" m.gguf
+    rm -f in
+    mkfifo in
+    CART_MODEL=$PWD/m.gguf "$@" < in > made 2> err 8>&- &
+    pid=$!
+    exec 8> in
+    until grep -q m.gguf /proc/$pid/maps; do kill -0 "$pid" && sleep 0.05; done
+    $how
+    cat "$input" >&8 || true # who stops early closes the pipe
+    exec 8>&-
+    wait "$pid" || [ $? = "$status" ]
+    [ "$status" = 0 ] || cart_has err 'm.gguf: changed while it was used'
+}
+
+in_place() { printf '\1' | dd of=m.gguf bs=1 seek=$(($(wc -c < m.gguf) - 5)) conv=notrunc 2> /dev/null; }
+by_renaming() { cp m.gguf n.gguf && printf x >> n.gguf && mv n.gguf m.gguf; }
+
+@test "what was made with a model that was changed meanwhile is not kept" {
+    changed 6 in_place c.targets cart-train -p 48 --steps 2 -o x
+    changed 6 in_place c.targets cart-train -p 48 --steps 2
+    changed 6 in_place c.targets cart-train -p 48 --steps 2 --save-every 1 -o x
+    changed 6 in_place c.conv cart-teacher -o x
+    changed 6 in_place c.tokens cart-selfstudy -n 1 --chunk 8:16 --max-q 8 --max-a 8 -o x
+    changed 6 in_place c.targets cart-eval -o x
+    changed 6 in_place c.tokens cart-init -p 16 -o x
+    [ -z "$(ls x* 2> /dev/null)" ]
+    [ ! -s made ]
+    changed 0 by_renaming c.targets cart-train -q -p 48 --steps 2 -o x
+    changed 0 true c.targets cart-train -q -p 48 --steps 2 -o y
+    cmp x y
+}
+
 @test "targets of more than one whole are refused" {
     cart-view c.targets > c.jsonl
     # Two entries of 0.55 each are more than one whole.

@@ -486,6 +486,40 @@ static void test_path(void **state)
     assert_non_null(strstr(err.msg, "No such file"));
 }
 
+/* A write to any shard shows; another file in its place does not, being another. */
+static void test_changed(void **state)
+{
+    static const struct hub_form form = {-1, 2, false, false, false};
+    static const char *const shards[] = {"model-00001-of-00002.safetensors",
+                                         "model-00002-of-00002.safetensors"};
+    struct cart_err err;
+    char dir[128], path[200], other[220];
+    (void)state;
+    snprintf(dir, sizeof dir, "%s", in_folder("model"));
+    hub_write_model(tiny("llama_tied"), dir, &form);
+    for (size_t i = 0; i < 2 * CART_COUNTOF(shards); i++) {
+        struct cart_model *m = NULL;
+        struct cart_buf whole = CART_BUF_INIT;
+        snprintf(path, sizeof path, "%s/%s", dir, shards[i / 2]);
+        snprintf(other, sizeof other, "%s.other", path);
+        slurp(path, &whole);
+        need(cart_model_open(&m, dir, NULL, &err), &err);
+        need(cart_model_unchanged(m, &err), &err);
+        if (i % 2) {
+            spill(other, whole.data, whole.len);
+            assert_int_equal(rename(other, path), 0);
+            need(cart_model_unchanged(m, &err), &err);
+        } else {
+            spill(path, whole.data, whole.len);
+            assert_int_equal(cart_model_unchanged(m, &err), CART_EAGAIN);
+            assert_non_null(strstr(err.msg, shards[i / 2]));
+        }
+        cart_model_close(m);
+        cart_buf_release(&whole);
+    }
+    remove_tree(dir);
+}
+
 /* --- vocabulary --- */
 
 /* Ids that end a text: what generation_config.json lists counts, and makes another tokenizer only
@@ -564,7 +598,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_config),     cmocka_unit_test(test_tokenizer),
         cmocka_unit_test(test_weights),    cmocka_unit_test(test_shards),
         cmocka_unit_test(test_path),       cmocka_unit_test(test_end_tokens),
-        cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_qwen3),      cmocka_unit_test(test_changed),
     };
     if (argc > 2)
         return write_directory(argc, argv);
