@@ -70,7 +70,7 @@ static void on_short_map(int sig, siginfo_t *info, void *context)
     put = write(STDERR_FILENO, text, sizeof text - 1);
     (void)put;
     cart_jobserver_release();
-    _exit(5);
+    _exit(6);
 }
 
 void cart_log_short_maps(void)

@@ -20,7 +20,7 @@ const char *cart_log_program(void);
 /* "%zu conversation%s", n, CART_S(n). */
 #define CART_S(n) ((n) == 1 ? "" : "s")
 /* From here on, reading what a mapped file held before someone made it shorter (SIGBUS) ends the
- * program with one line and status 5, but where it is guarded (base/guard.h). */
+ * program with one line and status 6, but where it is guarded (base/guard.h). */
 void cart_log_short_maps(void);
 void cart_log(enum cart_log_level level, const char *fmt, ...) CART_PRINTF(2, 3);
 

@@ -101,7 +101,7 @@ struct cart_tool {
  * is to be written twice, is CART_EUSAGE.
  *
  * Also done here, because every tool needs it: cart_log_init, cart_cpu_init, the start event of the
- * trace, SIGPIPE back at its default, a line and status 5 where a mapped file became shorter,
+ * trace, SIGPIPE back at its default, a line and status 6 where a mapped file became shorter,
  * standing-in for closed standard descriptors, and, without -j under a make that runs jobs in
  * parallel, taking as many of its tokens as are free (jobserver.h).
  */

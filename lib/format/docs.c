@@ -431,6 +431,9 @@ static int take(struct cart_docs *d, struct cart_source *s, const char *name, en
         return r < 0 ? r : 0;
     if ((r = cart_source_read_all(s, d->o.max_document, &d->raw, err)) < 0)
         return r;
+    int same = layer == LAYER_MEMBER ? 0 : cart_source_unchanged(&d->file, err);
+    if (same < 0)
+        return same;
     if (archive && !cart_content_is_zeros(d->raw.data, d->raw.len))
         return no_archive(d, path, err);
     if (r == 0) {
@@ -463,6 +466,7 @@ static int next_member(struct cart_docs *d, struct cart_document *doc, struct ca
     if (r == 0) {
         if (d->members == 0)
             note(d, CART_DOCS_EMPTY, d->shown.data, "an archive without members");
+        r = cart_source_unchanged(&d->file, err);
         close_file(d);
     }
     if (r <= 0)
@@ -581,14 +585,16 @@ int cart_docs_open(struct cart_docs **out, const char *const *inputs, size_t n,
     return 0;
 }
 
-int cart_docs_next(struct cart_docs *d, struct cart_document *doc, struct cart_err *err)
+static int next_document(struct cart_docs *d, struct cart_document *doc, struct cart_err *err)
 {
     for (;;) {
         int r;
         if (d->lines.from) {
             r = next_line(d, doc, err);
-            if (r == 0)
+            if (r == 0) {
                 cart_lines_end(&d->lines);
+                r = d->archive ? 0 : cart_source_unchanged(&d->file, err);
+            }
         } else if (d->archive) {
             r = next_member(d, doc, err);
         } else {
@@ -600,6 +606,21 @@ int cart_docs_next(struct cart_docs *d, struct cart_document *doc, struct cart_e
         if (r != 0)
             return r;
     }
+}
+
+int cart_docs_next(struct cart_docs *d, struct cart_document *doc, struct cart_err *err)
+{
+    int r = next_document(d, doc, err);
+
+    /* What looks like damage in a file that someone writes is none. */
+    if (r == CART_EFORMAT && d->fd >= 0) {
+        struct cart_err changed;
+        if (cart_source_unchanged(&d->file, &changed) < 0) {
+            *err = changed;
+            return changed.code;
+        }
+    }
+    return r;
 }
 
 const struct cart_docs_stats *cart_docs_stats(const struct cart_docs *d)

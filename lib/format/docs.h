@@ -116,7 +116,7 @@ int cart_docs_open(struct cart_docs **out, const char *const *inputs, size_t n,
                    const struct cart_docs_options *options, struct cart_err *err) CART_MUST_USE;
 
 /* 1: *doc is the next document; 0: no more; CART_ESYS: an input or something in a directory cannot
- * be read; CART_EAGAIN: a file became shorter while it was read; CART_EFORMAT: a damaged archive or
+ * be read; CART_EAGAIN: a file changed while it was read; CART_EFORMAT: a damaged archive or
  * one beyond the caps, or what options->invalid makes an error. After an error only close is
  * left. */
 int cart_docs_next(struct cart_docs *d, struct cart_document *doc,

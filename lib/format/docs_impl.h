@@ -8,6 +8,8 @@
 #include "base/buf.h"
 #include "format/docs.h"
 
+#include <sys/stat.h>
+
 /* How much of an input is looked at to see what it is. */
 #define CART_SOURCE_PEEK ((size_t)64 << 10)
 
@@ -36,6 +38,7 @@ struct cart_source {
     int fd;               /* the descriptor's source only; -1 elsewhere */
     bool seekable;        /* fd is a regular file */
     uint64_t size;        /* of a regular file, else 0 */
+    struct stat opened;   /* a regular file as it was at first, else zero */
     const char *shown;    /* for messages; borrowed */
     struct cart_buf head; /* bytes read ahead */
     size_t head_pos;
@@ -47,8 +50,10 @@ void cart_source_init_fd(struct cart_source *s, int fd, const char *shown);
 int cart_source_peek(struct cart_source *s, size_t n, struct cart_err *err) CART_MUST_USE;
 ptrdiff_t cart_source_read(struct cart_source *s, void *out, size_t n,
                            struct cart_err *err) CART_MUST_USE;
-/* All that is left, into b (reset first). 1: whole; 0: more than cap bytes. CART_EAGAIN: a regular
- * file became shorter meanwhile. */
+/* CART_EAGAIN where the source is a regular file whose size or times are others than at first: what
+ * was read of it may be a part of the one and a part of the other. */
+int cart_source_unchanged(const struct cart_source *s, struct cart_err *err) CART_MUST_USE;
+/* All that is left, into b (reset first). 1: whole; 0: more than cap bytes. */
 int cart_source_read_all(struct cart_source *s, size_t cap, struct cart_buf *b,
                          struct cart_err *err) CART_MUST_USE;
 /* Forgets what was read ahead; keeps its memory. Does not close fd. */

@@ -30,6 +30,7 @@ void cart_source_init_fd(struct cart_source *s, int fd, const char *shown)
          * in. */
         s->seekable = lseek(fd, 0, SEEK_CUR) == 0;
         s->size = (uint64_t)st.st_size;
+        s->opened = st;
     }
     cart_source_reset(s);
 }
@@ -76,6 +77,24 @@ ptrdiff_t cart_source_read(struct cart_source *s, void *out, size_t n, struct ca
     return (ptrdiff_t)n;
 }
 
+static bool same_time(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+int cart_source_unchanged(const struct cart_source *s, struct cart_err *err)
+{
+    struct stat st;
+
+    if (!S_ISREG(s->opened.st_mode) ||
+        (fstat(s->fd, &st) == 0 && st.st_size == s->opened.st_size &&
+         same_time(st.st_mtim, s->opened.st_mtim) && same_time(st.st_ctim, s->opened.st_ctim)))
+        return 0;
+    return cart_err_set(
+        err, CART_EAGAIN,
+        "%s: expected a file that stays as it is, found it changed while it was read", s->shown);
+}
+
 int cart_source_read_all(struct cart_source *s, size_t cap, struct cart_buf *b,
                          struct cart_err *err)
 {
@@ -95,12 +114,6 @@ int cart_source_read_all(struct cart_source *s, size_t cap, struct cart_buf *b,
         if (b->len > cap)
             return 0;
     }
-    struct stat st;
-    if (s->seekable && b->len < s->size && fstat(s->fd, &st) == 0 && (uint64_t)st.st_size < s->size)
-        return cart_err_set(
-            err, CART_EAGAIN,
-            "%s: it became shorter while it was read: expected %llu bytes, found %zu", s->shown,
-            (unsigned long long)s->size, b->len);
     b->data[b->len] = '\0';
     return 1;
 }

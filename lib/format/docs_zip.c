@@ -58,8 +58,7 @@ static int read_at(const struct zip *z, uint64_t at, void *out, size_t n)
         if (got < 0)
             return cart_err_sys(z->err, "%s: reading", z->shown);
         if (got == 0)
-            return cart_err_set(z->err, CART_EAGAIN, "%s: it became shorter while it was read",
-                                z->shown);
+            return wrong(z, "a file of the size that it had", "its end before");
         done += (size_t)got;
     }
     return 0;
@@ -85,7 +84,7 @@ static int read_end64(const struct zip *z, uint64_t end_at, struct end *end)
     return 0;
 }
 
-/* The last end record whose comment fits into the file. */
+/* The last end record whose comment ends with the file. */
 static int find_end(const struct zip *z, struct end *end)
 {
     struct cart_buf tail = CART_BUF_INIT;
@@ -98,11 +97,12 @@ static int find_end(const struct zip *z, struct end *end)
         goto out;
     while (!b && i-- > 0) {
         const unsigned char *p = (const unsigned char *)tail.data + i;
-        if (number(p, 4) == 0x06054b50 && number(p + 20, 2) <= n - END - i)
+        if (number(p, 4) == 0x06054b50 && number(p + 20, 2) == n - END - i)
             b = p;
     }
     if (!b) {
-        r = wrong(z, "a zip with its directory at the end", "none: cut off or damaged");
+        r = wrong(z, "a zip with its directory at the end",
+                  "none: cut off, damaged or followed by something");
         goto out;
     }
     *end = (struct end){number(b + 10, 2), number(b + 16, 4), number(b + 12, 4)};

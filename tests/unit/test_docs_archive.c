@@ -455,12 +455,17 @@ static void test_zip_directory(void **state)
     docs_expect_error(
         "lie.zip", docs_plain, CART_EFORMAT,
         "lie.zip: archive: expected a zip with its directory at the end, found none: cut "
-        "off or damaged");
+        "off, damaged or followed by something");
     /* A comment, and what someone has put after it. */
     bytes[n - 2] = 3;
     memcpy(bytes + n, "hi!\n", 4);
-    docs_write_bytes("lie.zip", bytes, n + 4);
+    docs_write_bytes("lie.zip", bytes, n + 3);
     docs_expect("lie.zip", docs_plain, "lie.zip/good=text\n");
+    docs_write_bytes("lie.zip", bytes, n + 4);
+    docs_expect_error(
+        "lie.zip", docs_plain, CART_EFORMAT,
+        "lie.zip: archive: expected a zip with its directory at the end, found none: cut "
+        "off, damaged or followed by something");
 }
 
 int main(void)
