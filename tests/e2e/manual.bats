@@ -129,7 +129,7 @@ paste_in() {
     # The first command is the server, which here takes any free port and ends with the test.
     cart_equal 1 "$(grep -c '^cart-serve' all)"
     eval "serve_start --name model $(sed -n 's/^cart-serve -m model.gguf//p' all)"
-    { echo 'curl() { command curl -s --fail-with-body -m 60 "${@//localhost:8765/${URL#http://}}"; echo; }'; grep -v '^cart-serve' all; } > run
+    { echo 'curl() { command curl -s --fail-with-body -m 300 "${@//localhost:8765/${URL#http://}}"; echo; }'; grep -v '^cart-serve' all; } > run
     cart_equal 4 "$(grep -c '^curl -\|^curl http' run)"
     URL=$SERVE_URL paste_in run
     serve_end
