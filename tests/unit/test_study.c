@@ -375,7 +375,7 @@ static void fill(struct cart_conversation *c)
     memcpy(c->rows, (const uint32_t[]){3, 4}, 2 * sizeof *c->rows);
     memcpy(c->offsets, (const size_t[]){0, 2, 3}, 3 * sizeof *c->offsets);
     memcpy(c->target_ids, (const uint32_t[]){8, 1, 9}, 3 * sizeof *c->target_ids);
-    memcpy(c->logprobs, (const float[]){-0.25f, -1.5f, 0.0f}, 3 * sizeof *c->logprobs);
+    memcpy(c->logprobs, (const float[]){-0.5f, -1.5f, 0.0f}, 3 * sizeof *c->logprobs);
     memcpy(c->entropy, (const float[]){0.5f, 0.0f}, 2 * sizeof *c->entropy);
 }
 
@@ -429,6 +429,7 @@ static void test_conversations(void **state)
     REFUSED(c.target_ids[1] = 8);
     REFUSED(c.logprobs[1] = 0.5f);
     REFUSED(c.logprobs[1] = -0.125f);
+    REFUSED(c.logprobs[1] = -0.75f); /* 0.61 + 0.47 */
     REFUSED(c.logprobs[0] = (float)strtod("nan", NULL));
     REFUSED(c.entropy[0] = -1);
     cart_conversation_release(&c);
