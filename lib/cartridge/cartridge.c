@@ -315,6 +315,12 @@ bool cart_cartridge_is_short(const struct cart_cartridge *c)
     return cart_guard_broken(c->priv->guard);
 }
 
+bool cart_cartridge_is_intact(const struct cart_cartridge *c)
+{
+    char now[sizeof c->digest];
+    return cart_rows_check_data(&c->priv->st, now, NULL) == 0 && strcmp(now, c->digest) == 0;
+}
+
 size_t cart_cartridge_parts(const struct cart_cartridge *const *list, size_t n,
                             const struct cart_kv_part **out)
 {

@@ -53,6 +53,8 @@ void cart_cartridge_close(struct cart_cartridge *c);
 
 /* Whether a guarded file has become shorter, so that rows may have been read as zeros. Any thread. */
 bool cart_cartridge_is_short(const struct cart_cartridge *c);
+/* Whether the data still have their digest: reads all of them. Any thread. */
+bool cart_cartridge_is_intact(const struct cart_cartridge *c);
 
 /* The parts of n cartridges in list order, as struct cart_kv wants them: out [2 n] receives
  * borrowed pointers, the count is returned. */

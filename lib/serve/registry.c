@@ -684,15 +684,34 @@ void cart_stack_release(struct cart_stack *s)
     stack_free(s);
 }
 
+/* Another mark need not mean other rows: links, modes and times change too. Then the rows are read
+ * through once, and the new mark is theirs. */
+static bool item_changed(struct item *item, struct shared *shared)
+{
+    struct stat st;
+    struct file_mark mark;
+
+    if (cart_cartridge_is_short(item->cartridge))
+        return true;
+    pthread_mutex_lock(&shared->lock);
+    mark = item->mark;
+    pthread_mutex_unlock(&shared->lock);
+    if (stat(item->cartridge->path, &st) < 0 || st.st_dev != mark.dev || st.st_ino != mark.ino ||
+        unchanged(&mark, &st))
+        return false;
+    if (st.st_size != mark.size || !cart_cartridge_is_intact(item->cartridge))
+        return true;
+    pthread_mutex_lock(&shared->lock);
+    item->mark = (struct file_mark){st.st_dev, st.st_ino, st.st_size, st.st_mtim, st.st_ctim};
+    pthread_mutex_unlock(&shared->lock);
+    return false;
+}
+
 bool cart_stack_changed(const struct cart_stack *s, size_t *which)
 {
     for (size_t i = 0; i < s->n; i++) {
-        const struct item *item = s->priv->items[i];
-        struct stat st;
-        bool same_file = stat(item->cartridge->path, &st) == 0 && st.st_dev == item->mark.dev &&
-                         st.st_ino == item->mark.ino;
         *which = i;
-        if (cart_cartridge_is_short(item->cartridge) || (same_file && !unchanged(&item->mark, &st)))
+        if (item_changed(s->priv->items[i], s->priv->shared))
             return true;
     }
     return false;

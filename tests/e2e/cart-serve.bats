@@ -319,6 +319,11 @@ EOF
     ask() { post /v1/chat/completions "{\"model\":\"m:$1\",$HELLO,\"max_tokens\":8,\"ignore_eos\":true}"; }
     said() { ask "$1" | jq -r '.error.code // .usage.cartridge_tokens'; }
     ask a | content > before
+    # A link, other permissions and another time leave the rows as they were.
+    ln store/a.safetensors backup
+    chmod 600 store/a.safetensors
+    touch store/a.safetensors
+    cart_equal "$(cat before)" "$(ask a | content)"
     # Another size: refused until it is read again.
     cat two.safetensors > store/a.safetensors
     cart_equal cartridge_changed "$(said a)"
