@@ -2,8 +2,11 @@
 #include "base/guard.h"
 
 #include "base/log.h"
+#include "base/pool.h"
 
+#include <sched.h>
 #include <setjmp.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -51,9 +54,60 @@ static void test_short_file(void **state)
     unlink(name);
 }
 
+struct look {
+    const struct cart_map *map;
+    atomic_size_t in_workers, arrived;
+};
+
+/* Each thread waits until all have come, so that every one of them meets the missing page of a
+ * guarded map of its own. */
+static void look_beyond(void *ctx, size_t unit, size_t worker)
+{
+    struct look *l = ctx;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    atomic_fetch_add(&l->arrived, 1);
+    while (atomic_load(&l->arrived) < 3)
+        sched_yield();
+    if (l->map[unit].data[2 * page] == 0 && worker > 0)
+        atomic_fetch_add(&l->in_workers, 1);
+}
+
+static void test_in_every_thread(void **state)
+{
+    char name[] = "/tmp/cart-test-guard-XXXXXX";
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    struct cart_err err = {0};
+    struct cart_map map[3];
+    struct cart_guard *g[3];
+    struct cart_pool *pool;
+    struct look l = {.map = map};
+    (void)state;
+    int fd = mkstemp(name);
+    assert_true(fd >= 0);
+    assert_int_equal(ftruncate(fd, (off_t)(3 * page)), 0);
+    cart_log_short_maps();
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(cart_map_open(&map[i], name, &err), 0);
+        assert_int_equal(cart_guard_new(&g[i], &map[i], &err), 0);
+    }
+    assert_int_equal(cart_pool_new(&pool, 3, &err), 0);
+    assert_int_equal(ftruncate(fd, (off_t)page), 0);
+    cart_pool_run(pool, 3, look_beyond, &l);
+    assert_int_equal(atomic_load(&l.in_workers), 2);
+    for (int i = 0; i < 3; i++) {
+        assert_true(cart_guard_broken(g[i]));
+        cart_guard_free(g[i]);
+        cart_map_release(&map[i]);
+    }
+    cart_pool_free(pool);
+    close(fd);
+    unlink(name);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_short_file)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_short_file),
+                                       cmocka_unit_test(test_in_every_thread)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
