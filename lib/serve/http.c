@@ -513,14 +513,15 @@ static struct MHD_Daemon *daemon_of(struct cart_serve *s)
 int cart_http_start(struct cart_serve *s, struct cart_err *err)
 {
     /* Connections are counted, and their deadlines kept, by net.c: at a limit of its own
-     * libmicrohttpd would close some without a word. */
+     * libmicrohttpd would close some without a word, so that its time-out comes later. */
+    unsigned late = s->opt.timeout < 1 ? 2 : 2 * (unsigned)s->opt.timeout;
     s->http = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_NO_LISTEN_SOCKET |
             MHD_USE_ERROR_LOG,
         0, NULL, NULL, on_request, s, MHD_OPTION_EXTERNAL_LOGGER, on_library_note, s,
         MHD_OPTION_NOTIFY_COMPLETED, on_completed, s, MHD_OPTION_NOTIFY_CONNECTION, on_connection,
         s, MHD_OPTION_CONNECTION_MEMORY_LIMIT, CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
-        (unsigned)INT_MAX, MHD_OPTION_CONNECTION_TIMEOUT, 0U, MHD_OPTION_END);
+        (unsigned)INT_MAX, MHD_OPTION_CONNECTION_TIMEOUT, late, MHD_OPTION_END);
     if (!s->http)
         return cart_err_sys(err, "libmicrohttpd: start");
     return 0;

@@ -301,15 +301,9 @@ static bool add_link(struct cart_net *n, struct link *l)
     return true;
 }
 
-/* client is the link's, or closed. */
-static void add_client(struct cart_serve *s, int client, const char *name)
+/* client and pair are the link's, or closed. */
+static void add_client(struct cart_serve *s, int client, const int pair[2], const char *name)
 {
-    int pair[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) {
-        close(client);
-        rest(s->net);
-        return;
-    }
     struct link *l = calloc(1, sizeof *l);
     if (l) {
         l->relay.client = client;
@@ -343,10 +337,19 @@ static void accept_all(struct cart_serve *s, int listener)
     struct sockaddr_storage a;
     for (int i = 0; i < N_EVENTS; i++) {
         socklen_t n = sizeof a;
-        int on = 1, fd = accept(listener, (struct sockaddr *)&a, &n);
+        int on = 1, pair[2];
         char name[CART_CLIENT_MAX] = CART_CLIENT_UNIX;
+        /* First: who is accepted and then has no place would be cut off with its request unread. */
+        if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair) < 0) {
+            rest(s->net);
+            return;
+        }
+        int fd = accept(listener, (struct sockaddr *)&a, &n);
         if (fd < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            int e = errno;
+            close(pair[0]);
+            close(pair[1]);
+            if (e == EMFILE || e == ENFILE || e == ENOBUFS || e == ENOMEM)
                 rest(s->net);
             return;
         }
@@ -356,7 +359,7 @@ static void accept_all(struct cart_serve *s, int listener)
             inet_ntop(AF_INET, &((struct sockaddr_in *)&a)->sin_addr, name, sizeof name);
         else if (a.ss_family == AF_INET6)
             inet_ntop(AF_INET6, &((struct sockaddr_in6 *)&a)->sin6_addr, name, sizeof name);
-        add_client(s, fd, name);
+        add_client(s, fd, pair, name);
     }
 }
 
