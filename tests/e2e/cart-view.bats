@@ -87,7 +87,8 @@ make_cartridge() {
     make_listing | sed '1s/\[1,0\]/[1,9]/' > later.jsonl
     cart-view --pack -o later.tokens later.jsonl
     cart-view --check later.tokens
-    cart-view later.tokens | head -n 1 | grep -qF '"version":[1,9]'
+    cart-view later.tokens > listed
+    head -n 1 listed | grep -qF '"version":[1,9]'
     cart-view --cat -o both.tokens later.tokens
     for version in '[2,0]' '[1]' '["1",0]' '[1,-1]' 1; do
         cart_must_fail 3 cart-view --pack -o x <(make_listing | sed "1s/\[1,0\]/$version/") 2> err
