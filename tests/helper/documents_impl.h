@@ -195,15 +195,4 @@ static inline void docs_pack_close(struct archive *a)
     archive_write_free(a);
 }
 
-/* All of a file of fewer than cap bytes. */
-static inline size_t docs_slurp(const char *path, char *bytes, size_t cap)
-{
-    FILE *f = fopen(path, "rb");
-    assert_non_null(f);
-    size_t n = fread(bytes, 1, cap, f);
-    assert_true(n < cap);
-    fclose(f);
-    return n;
-}
-
 #endif

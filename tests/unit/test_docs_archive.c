@@ -21,6 +21,17 @@
 
 /* --- archives --- */
 
+/* All of a file of fewer than cap bytes. */
+static size_t docs_slurp(const char *path, char *bytes, size_t cap)
+{
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    size_t n = fread(bytes, 1, cap, f);
+    assert_true(n < cap);
+    fclose(f);
+    return n;
+}
+
 static void test_archive_formats(void **state)
 {
     static const struct {
