@@ -472,6 +472,51 @@ PY
     cart_has serve.log ' 499 '
 }
 
+@test "who reads nothing of a stream holds a slot no longer than the answer takes, or until too much of it waits" {
+    cart_need_tool python3
+    serve_start --slots 2 --ctx 512 --draft 0
+    python3 - "${SERVE_URL##*:}" > answer <<'PY'
+import http.client, json, socket, sys, time
+address = ("127.0.0.1", int(sys.argv[1]))
+def begin(**more):
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    s.connect(address)
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}], "stream": True,
+                       "ignore_eos": True, **more}).encode()
+    s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+              b"Content-Length: %d\r\n\r\n" % len(body) + body)
+    return s
+def ask(method, path, body=None):
+    c = http.client.HTTPConnection(*address, timeout=120)
+    c.request(method, path, body, {"Content-Type": "application/json"})
+    text = c.getresponse().read().decode()
+    c.close()
+    return text
+def gauge(name):
+    return next(int(line.split()[1]) for line in ask("GET", "/metrics").splitlines() if line.startswith("cart_" + name + " "))
+# Two whose answers fit in what is kept for them, two whose answers (some 25 MB) do not.
+small = [begin(max_tokens=50) for _ in range(2)]
+large = [begin(max_tokens=400, n=32, logprobs=True, top_logprobs=20) for _ in range(2)]
+answer = json.loads(ask("POST", "/v1/completions", json.dumps({"prompt": "a", "max_tokens": 5, "ignore_eos": True})))
+print("answered", answer["usage"]["completion_tokens"])
+while gauge("requests_running") + gauge("requests_waiting") > 0:
+    time.sleep(0.05)
+print("nothing runs")
+def read(s):
+    data = b""
+    while not data.endswith(b"\r\n0\r\n\r\n") and (more := s.recv(1 << 20)):
+        data += more
+    return data
+for s in small:
+    print("whole" if b'"finish_reason":"length"' in read(s) else "not whole")
+for s in large:
+    print("cut off" if b'"code":"reader_too_slow"' in read(s) else "not cut off")
+PY
+    cart_equal "$(tr '\n' ' ' < answer)" 'answered 5 nothing runs whole whole cut off cut off '
+    serve_end
+}
+
 @test "whatever a client closes with its last bytes, each whole request is answered, and all is closed" {
     cart_need_tool python3
     serve_start --timeout 60
