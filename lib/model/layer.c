@@ -51,10 +51,15 @@ void cart_layer_project(const struct cart_model *m, const struct cart_layer *l,
 {
     size_t D = m->D, M = rows->M, wq = l->H * l->DH, wk = cart_layer_kv_width(l);
     cart_rmsnorm_forward(s->h, D, a->r1, a->x, D, l->attn_norm, M, D, m->eps, pool);
-    cart_matmul_forward(a->k_raw, wk, s->h, D, M, &l->wk, l->k_bias, false, pool);
-    cart_matmul_forward(a->v, wk, s->h, D, M, &l->wv, l->v_bias, false, pool);
-    take_rows(s->h, s->h, D, rows);
-    cart_matmul_forward(a->q_raw, wq, s->h, D, rows->R, &l->wq, l->q_bias, false, pool);
+    const struct cart_product qkv[] = {{&l->wk, l->k_bias, a->k_raw, wk, false},
+                                       {&l->wv, l->v_bias, a->v, wk, false},
+                                       {&l->wq, l->q_bias, a->q_raw, wq, false}};
+    bool all = rows->R == M;
+    cart_matmul_products(qkv, all ? 3 : 2, s->h, D, M, pool);
+    if (!all) {
+        take_rows(s->h, s->h, D, rows);
+        cart_matmul_products(qkv + 2, 1, s->h, D, rows->R, pool);
+    }
     cart_layer_rotate(m, l, a, s, rows, pool);
 }
 
@@ -66,8 +71,9 @@ void cart_layer_finish(const struct cart_model *m, const struct cart_layer *l,
     take_rows(a->x1, a->x, D, rows);
     cart_matmul_forward(a->x1, D, a->attn, wq, R, &l->wo, NULL, true, pool);
     cart_rmsnorm_forward(s->h, D, a->r2, a->x1, D, l->ffn_norm, R, D, m->eps, pool);
-    cart_matmul_forward(a->gate, F, s->h, D, R, &l->w_gate, NULL, false, pool);
-    cart_matmul_forward(a->up, F, s->h, D, R, &l->w_up, NULL, false, pool);
+    const struct cart_product gate_up[] = {{&l->w_gate, NULL, a->gate, F, false},
+                                           {&l->w_up, NULL, a->up, F, false}};
+    cart_matmul_products(gate_up, 2, s->h, D, R, pool);
     if (!y)
         return;
     cart_swiglu_forward(s->act, a->gate, a->up, R * F, pool);

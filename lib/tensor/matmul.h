@@ -50,6 +50,20 @@ void cart_matmul_forward(float *y, size_t ldy, const float *x, size_t ldx, size_
                          const struct cart_matrix *w, const float *bias, bool add,
                          struct cart_pool *pool);
 
+/* One of several products with the same x: as cart_matmul_forward. */
+struct cart_product {
+    const struct cart_matrix *w;
+    const float *bias; /* or NULL */
+    float *y;
+    size_t ldy;
+    bool add;
+};
+
+/* n >= 1 products, all of the same K, each with the bits of its own cart_matmul_forward, at once. No
+ * y may overlap another or x. */
+void cart_matmul_products(const struct cart_product *products, size_t n, const float *x, size_t ldx,
+                          size_t M, struct cart_pool *pool);
+
 /* dx [M, K] (lddx) += dy [M, N] (lddy) . W. */
 void cart_matmul_backward(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
                           const struct cart_matrix *w, struct cart_pool *pool);

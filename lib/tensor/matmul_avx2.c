@@ -346,7 +346,7 @@ CART_ALWAYS_INLINE void fused_rows(const struct cart_tile *t, const struct cart_
         tile_finish(t, r, lanes + r * COLS * LANES);
 }
 
-CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const struct cart_rows *w, size_t first,
+CART_ALWAYS_INLINE void gemv_half(float *y, const float *x, const struct cart_rows *w, size_t first,
                                   int dtype)
 {
     struct lanes c[FUSED_ROWS][GEMV_COLS];
@@ -361,61 +361,13 @@ CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const struct cart_ro
                               _mm256_add_ps(c[0][3].low, c[0][3].high)));
 }
 
-/* One function per type and number of rows. */
-#define INSTANCES(type)                                                                            \
-    static void fused2_##type(const struct cart_tile *t, const struct cart_rows *w)                \
-    {                                                                                              \
-        fused_rows(t, w, CART_##type, 2);                                                          \
-    }                                                                                              \
-    static void fused3_##type(const struct cart_tile *t, const struct cart_rows *w)                \
-    {                                                                                              \
-        fused_rows(t, w, CART_##type, 3);                                                          \
-    }                                                                                              \
-    static void fused4_##type(const struct cart_tile *t, const struct cart_rows *w)                \
-    {                                                                                              \
-        fused_rows(t, w, CART_##type, 4);                                                          \
-    }                                                                                              \
-    static void gemv_##type(float *y, const float *x, const struct cart_rows *w)                   \
-    {                                                                                              \
-        gemv_rows(y, x, w, 0, CART_##type);                                                        \
-        gemv_rows(y + GEMV_COLS, x, w, GEMV_COLS, CART_##type);                                    \
-    }                                                                                              \
-    static void widen_##type(const void *row, size_t k0, size_t n, float *out, size_t step)        \
-    {                                                                                              \
-        widen_row(row, k0, n, out, step, CART_##type);                                             \
-    }
-
-#define EACH_TYPE(f)                                                                               \
-    f(F32) f(F16) f(BF16) f(Q8_0) f(Q4_0) f(Q4_1) f(Q5_0) f(Q5_1) f(Q2_K) f(Q3_K) f(Q4_K) f(Q5_K)  \
-        f(Q6_K) f(IQ4_NL) f(IQ4_XS) f(MXFP4)
-
-EACH_TYPE(INSTANCES)
-
-typedef void fused_fn(const struct cart_tile *t, const struct cart_rows *w);
-
-#define ENTRY(type)                                                                                \
-    [CART_##type] = {{fused2_##type, fused3_##type, fused4_##type}, gemv_##type, widen_##type},
-
-static const struct {
-    fused_fn *fused[FUSED_ROWS - 1];
-    void (*gemv)(float *y, const float *x, const struct cart_rows *w);
-    void (*widen)(const void *row, size_t k0, size_t n, float *out, size_t step);
-} entries[] = {EACH_TYPE(ENTRY)};
-
-static void fused(const struct cart_tile *t, const struct cart_rows *w, size_t R)
+CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const struct cart_rows *w, int dtype)
 {
-    entries[w->dtype].fused[R - 2](t, w);
+    gemv_half(y, x, w, 0, dtype);
+    gemv_half(y + GEMV_COLS, x, w, GEMV_COLS, dtype);
 }
 
-static void gemv(float *y, const float *x, const struct cart_rows *w)
-{
-    entries[w->dtype].gemv(y, x, w);
-}
-
-static void widen(int dtype, const void *row, size_t k0, size_t n, float *out, size_t step)
-{
-    entries[dtype].widen(row, k0, n, out, step);
-}
+#include "tensor/matmul_types_impl.h"
 
 /* --- backward --- */
 

@@ -7,6 +7,9 @@
 
 struct cart_matmul_kernels;
 
+void cart_matmul_products_with(const struct cart_matmul_kernels *kernels,
+                               const struct cart_product *products, size_t n, const float *x,
+                               size_t ldx, size_t M, struct cart_pool *pool);
 void cart_matmul_forward_with(const struct cart_matmul_kernels *kernels, float *y, size_t ldy,
                               const float *x, size_t ldx, size_t M, const struct cart_matrix *w,
                               const float *bias, bool add, struct cart_pool *pool);

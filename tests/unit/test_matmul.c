@@ -294,6 +294,71 @@ static void test_halves(void **state)
     check_halves(CART_PRECISION_BF16, CART_F16, 5, 3, 96, 65);
 }
 
+/* Several matrices of one x, of types and sizes of their own: each result is that of its product. */
+static void check_products(enum cart_precision class, size_t K, size_t M, size_t *cases)
+{
+    enum { N_PRODUCTS = 4 };
+    static const struct {
+        int dtype;
+        size_t N;
+        bool bias, add;
+    } each[N_PRODUCTS] = {{CART_Q4_1, 200, false, true},
+                          {CART_Q8_0, 1, true, false},
+                          {CART_F16, 67, true, true},
+                          {CART_Q4_1, 512, false, false}};
+    const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
+    size_t n_sets = cart_tensor_kernels_usable(sets);
+    struct problem p[N_PRODUCTS];
+    struct cart_product products[N_PRODUCTS];
+    float *x = activations(M * K, 1), *bias = floats(512, 3);
+
+    for (size_t i = 0; i < N_PRODUCTS; i++) {
+        size_t N = each[i].N;
+
+        p[i] = (struct problem){.w = test_weights(each[i].dtype, N, K, 0, i), .ldy = N + 3};
+        p[i].y0 = floats(M * p[i].ldy, i);
+        guard_rows(p[i].y0, p[i].ldy, M, N);
+        p[i].want = malloc(M * p[i].ldy * sizeof(float));
+        assert_non_null(p[i].want);
+        memcpy(p[i].want, p[i].y0, M * p[i].ldy * sizeof(float));
+        cart_matmul_forward_ref(class, p[i].want, p[i].ldy, x, K, M, &p[i].w,
+                                each[i].bias ? bias : NULL, each[i].add);
+        products[i] =
+            (struct cart_product){&p[i].w, each[i].bias ? bias : NULL,
+                                  malloc(M * p[i].ldy * sizeof(float)), p[i].ldy, each[i].add};
+        assert_non_null(products[i].y);
+    }
+    for (size_t s = 0; s < n_sets; s++) {
+        for (size_t i = 0; i < N_PRODUCTS; i++)
+            memcpy(products[i].y, p[i].y0, M * p[i].ldy * sizeof(float));
+        cart_matmul_products_with(kernels_of(sets[s], class), products, N_PRODUCTS, x, K, M,
+                                  test_pools[(s + *cases) % TEST_POOLS]);
+        for (size_t i = 0; i < N_PRODUCTS; i++)
+            expect_rows("products", sets[s]->name, &p[i], products[i].y, p[i].want, p[i].ldy, M,
+                        p[i].w.N);
+    }
+    ++*cases;
+    for (size_t i = 0; i < N_PRODUCTS; i++) {
+        free(products[i].y);
+        problem_release(&p[i]);
+    }
+    free(x);
+    free(bias);
+}
+
+static void test_products(void **state)
+{
+    static const size_t Ms[] = {1, 2, 5, 16, 100};
+    size_t cases = 0;
+
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(Ms); i++) {
+        check_products(CART_PRECISION_F32, 96, Ms[i], &cases);
+        check_products(CART_PRECISION_F32, 1376, Ms[i], &cases);
+        check_products(CART_PRECISION_BF16, 96, Ms[i], &cases);
+    }
+}
+
 /* The public entries use the process's set; the same bits again. */
 static void test_public(void **state)
 {
@@ -436,8 +501,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_forward),      cmocka_unit_test(test_forward_units),
         cmocka_unit_test(test_forward_long), cmocka_unit_test(test_backward),
-        cmocka_unit_test(test_halves),       cmocka_unit_test(test_public),
-        cmocka_unit_test(test_exact),        cmocka_unit_test(test_select),
+        cmocka_unit_test(test_halves),       cmocka_unit_test(test_products),
+        cmocka_unit_test(test_public),       cmocka_unit_test(test_exact),
+        cmocka_unit_test(test_select),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -19,10 +19,13 @@ THREADS = len(os.sched_getaffinity(0))
 
 LLAMA = ["prefill 512", "decode 1 16", "decode 1 512", "decode 4 512", "decode 16 512", "shared 16 512",
          "decode-f16 1 512", "decode-f16 16 512", "shared-f16 16 512"]
+# Of the bf16 class: llama.cpp rounds activations to 8 bits or to the type of the weights, and its keys are f16 too.
+LLAMA_BF16 = ["prefill 512", "decode 1 512", "decode-f16 4 512", "decode-f16 16 512", "shared-f16 16 512"]
 TORCH = ["prefill 512", "teacher 4 600 160", "train 4 224 256 160"]
 # Behind a shared prefix llama.cpp is also asked to give each sequence rows of its own.
 INSTEAD = {"shared 16 512": ["shared 16 512", "decode 16 512"], "shared-f16 16 512": ["shared 16 512", "decode 16 512"],
-           "decode-f16 1 512": ["decode 1 512"], "decode-f16 16 512": ["decode 16 512"]}
+           "decode-f16 1 512": ["decode 1 512"], "decode-f16 4 512": ["decode 4 512"],
+           "decode-f16 16 512": ["decode 16 512"]}
 
 
 class Worker:
@@ -123,8 +126,8 @@ class Bench:
         small = "SmolLM2" in path
         if self.has["llama_cpp"]:
             yield "f32", lambda: self.llama(path), LLAMA
-            if not small and self.bf16():
-                yield "bf16", lambda: self.llama(path), ["prefill 512"]
+            if self.bf16():
+                yield "bf16", lambda: self.llama(path), LLAMA_BF16
         if self.has["torch"] and self.has["gguf"] and (small or "BF16" in path):
             yield "f32", lambda: self.torch(path, "f32"), TORCH
             if self.bf16():
