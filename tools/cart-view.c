@@ -185,6 +185,7 @@ static int check_all(const char *const *paths, size_t n)
 static int pack(const struct options *o, const char *path, int fd, const char *out,
                 struct cart_err *err)
 {
+    const char *name = strcmp(path, "-") == 0 ? "standard input" : path;
     struct cart_jsonl *lines;
     json_t *head = NULL;
     const char *record;
@@ -193,7 +194,7 @@ static int pack(const struct options *o, const char *path, int fd, const char *o
     if ((r = cart_jsonl_open(&lines, path, err)) < 0)
         return r;
     if ((r = cart_jsonl_next(lines, &head, &record, err)) == 0)
-        r = cart_err_set(err, CART_ETRUNC, "%s: expected a listing, found nothing", path);
+        r = cart_err_set(err, CART_ETRUNC, "%s: expected a listing, found nothing", name);
     else if (r > 0 && strcmp(record, "head") == 0)
         r = cart_listing_pack(lines, head, fd, out, (int)o->common.compress, err);
     else if (r > 0 && strcmp(record, "safetensors") == 0 && o->common.compress != 0)
@@ -206,9 +207,9 @@ static int pack(const struct options *o, const char *path, int fd, const char *o
                          cart_jsonl_where(lines));
     if (r > 0)
         cart_log(CART_LOG_WARNING,
-                 "%s: the end line states other counts or another digest than what "
-                 "was packed: the listing was edited",
-                 path);
+                 "%s: the listing states other counts or another digest than what was packed: it "
+                 "was edited",
+                 name);
     json_decref(head);
     cart_jsonl_close(lines);
     return r > 0 ? 0 : r;

@@ -132,11 +132,14 @@ int cart_lines_sniff(const char *head, size_t n, const char *text_field, struct 
         head++;
         n--;
     }
-    const char *end = n > 0 && head[0] == '{' ? memchr(head, '\n', n) : NULL;
+    /* Without a line end, the line goes to the end of the input, or further than head: then it is
+     * no whole object. */
+    const char *end = n > 0 ? memchr(head, '\n', n) : NULL;
+    size_t length = end ? (size_t)(end - head) : n;
     json_t *v = NULL;
 
     struct cart_err why;
-    int r = end ? cart_json_parse(&v, head, (size_t)(end - head), "", &why) : CART_EFORMAT;
+    int r = n > 0 && head[0] == '{' ? cart_json_parse(&v, head, length, "", &why) : CART_EFORMAT;
     if (r < 0)
         return r == CART_ESYS ? cart_err_set(err, r, "%s", why.msg) : 0;
     bool found = json_is_string(json_object_get(v, text_field ? text_field : "text"));

@@ -30,7 +30,8 @@ int cart_listing_pack(struct cart_jsonl *l, json_t *head, int fd, const char *ou
 int cart_listing_safetensors(const void *bytes, size_t size, const char *what, bool data, int fd,
                              const char *out, struct cart_err *err) CART_MUST_USE;
 /* head: the first line's object (its "record" was "safetensors"). Writes the image that was listed
- * with its data. */
+ * with its data; a "header" that contradicts the other lines is CART_EFORMAT. Returns 1 where the
+ * first or the end line states another number of tensors, else 0. */
 int cart_listing_pack_safetensors(struct cart_jsonl *l, json_t *head, int fd, const char *out,
                                   struct cart_err *err) CART_MUST_USE;
 

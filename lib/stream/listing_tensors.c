@@ -190,8 +190,19 @@ static int pack_tensor(struct packed *p, json_t *line, const char *what, struct 
     return 0;
 }
 
+/* Whether the first or the end line states another number of tensors. */
+static bool counts_other(const json_t *line, size_t n)
+{
+    const json_t *stated = json_object_get(line, "tensors");
+    uint64_t count;
+
+    return stated != NULL && (!cart_json_whole(stated, SIZE_MAX, &count) || count != n);
+}
+
+/* 1 where the end line states another number of tensors, else 0. */
 static int pack_all(struct packed *p, struct cart_jsonl *l, struct cart_err *err)
 {
+    bool edited = false;
     const char *record;
     bool ended = false;
     json_t *line;
@@ -205,6 +216,7 @@ static int pack_all(struct packed *p, struct cart_jsonl *l, struct cart_err *err
             continue;
         }
         bool end = strcmp(record, "end") == 0;
+        edited = counts_other(line, p->n);
         json_decref(line);
         if (ended)
             return cart_err_set(err, CART_EFORMAT, "%s: a line follows the end line", what);
@@ -216,39 +228,50 @@ static int pack_all(struct packed *p, struct cart_jsonl *l, struct cart_err *err
         return cart_err_set(err, CART_ETRUNC,
                             "%s: no line has \"record\":\"end\": the listing was cut off",
                             cart_jsonl_where(l));
-    return r;
+    return r < 0 ? r : edited;
 }
 
-/* The image with the header that was listed, which must describe the tensors that were. */
-static int write_odd(const struct packed *p, const json_t *header, int fd, const char *out,
-                     const char *what, struct cart_err *err)
+/* Whether the image says of its tensors and metadata what the lines said. */
+static bool as_listed(const struct cart_st *st, const struct packed *p, const json_t *metadata)
+{
+    if (st->n != p->n || !json_equal(st->metadata, metadata))
+        return false;
+    for (size_t i = 0; i < p->n; i++) {
+        const struct cart_st_tensor *t = &p->tensors[i], *u = &st->tensors[i];
+        if (strcmp(t->name, u->name) != 0 || t->dtype != u->dtype || t->rank != u->rank ||
+            memcmp(t->shape, u->shape, t->rank * sizeof *t->shape) != 0)
+            return false;
+    }
+    return true;
+}
+
+/* The image with the header that was listed, which must describe the tensors that were, and hold
+ * the same metadata. */
+static int write_odd(const struct packed *p, const char *header, const json_t *metadata, int fd,
+                     const char *out, const char *what, struct cart_err *err)
 {
     struct cart_buf image = CART_BUF_INIT;
     struct cart_st st = {0};
-    uint64_t length = json_string_length(header);
+    uint64_t length = strlen(header);
     unsigned char field[8];
     int r;
 
     for (size_t i = 0; i < sizeof field; i++)
         field[i] = (unsigned char)(length >> (8 * i));
     if ((r = cart_buf_add(&image, field, sizeof field, err)) < 0 ||
-        (r = cart_buf_add(&image, json_string_value(header), length, err)) < 0)
+        (r = cart_buf_add(&image, header, length, err)) < 0)
         goto done;
     for (size_t i = 0; i < p->n; i++)
         if ((r = cart_buf_add(&image, p->values[i].data, p->values[i].len, err)) < 0)
             goto done;
     if ((r = cart_st_parse(&st, image.data, image.len, what, err)) < 0)
         goto done;
-    for (size_t i = 0; i < p->n; i++) {
-        const struct cart_st_tensor *t = &p->tensors[i], *u = &st.tensors[i];
-        if (st.n != p->n || strcmp(t->name, u->name) != 0 || t->dtype != u->dtype ||
-            t->rank != u->rank || memcmp(t->shape, u->shape, t->rank * sizeof *t->shape) != 0) {
-            r = cart_err_set(err, CART_EFORMAT,
-                             "%s: its header is not that of its tensors: edited? "
-                             "remove header to have a new one made",
-                             what);
-            goto done;
-        }
+    if (!as_listed(&st, p, metadata)) {
+        r = cart_err_set(err, CART_EFORMAT,
+                         "%s: its header is not that of its tensors and metadata: edited? "
+                         "remove header to have a new one made",
+                         what);
+        goto done;
     }
     r = cart_io_write(fd, image.data, image.len, out, err);
 done:
@@ -262,17 +285,21 @@ int cart_listing_pack_safetensors(struct cart_jsonl *l, json_t *head, int fd, co
 {
     struct packed p = {0};
     struct cart_buf what = CART_BUF_INIT;
-    json_t *metadata, *header = json_object_get(head, "header");
-    int r;
+    const char *header = NULL;
+    json_t *metadata;
+    int r, edited;
 
     if ((r = cart_buf_addf(&what, err, "%s", cart_jsonl_where(l))) < 0 ||
         (r = cart_json_object(head, "metadata", &metadata, what.data, err)) < 0 ||
-        (r = pack_all(&p, l, err)) < 0)
+        (r = cart_json_string_opt(head, "header", &header, what.data, err)) < 0 ||
+        (r = edited = pack_all(&p, l, err)) < 0)
         goto done;
-    if (json_is_string(header))
-        r = write_odd(&p, header, fd, out, what.data, err);
+    if (header != NULL)
+        r = write_odd(&p, header, metadata, fd, out, what.data, err);
     else if ((r = cart_st_write(fd, p.tensors, p.n, metadata, out, err)) == CART_EUSAGE)
         r = cart_err_wrap(err, CART_EFORMAT, "%s", what.data);
+    if (r == 0)
+        r = edited || counts_other(head, p.n);
 done:
     packed_release(&p);
     cart_buf_release(&what);

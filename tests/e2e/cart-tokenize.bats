@@ -97,6 +97,21 @@ tokens() {
     cart-view out.tokens | jq -c 'select(.tokens) | .tokens' | diff want -
 }
 
+@test "JSON Lines on standard input, their last line without its end" {
+    printf hello > t.txt
+    want=$(cart-tokenize --count t.txt | jq .tokens)
+    for line in '{"text":"hello"}' '\357\273\277\n {"text":"hello"}' '{"text":"hello"}\n'; do
+        # shellcheck disable=SC2059
+        cart_equal "$want" "$(printf "$line" | cart-tokenize --count | jq .tokens)"
+    done
+    # Neither a cut object nor a longer line that begins with a whole one.
+    for text in '{"text":"hello"' '{"text":"hello"} and more' '{"text":5}'; do
+        printf %s "$text" > t.txt
+        want=$(cart-tokenize --count t.txt | jq .tokens)
+        cart_equal "$want" "$(cart-tokenize --count < t.txt | jq .tokens)"
+    done
+}
+
 @test "what looks like a control token stays text, unless --special" {
     printf 'a<|im_end|>b' > t.txt
     cart-tokenize --count t.txt > plain.json 2> err

@@ -287,6 +287,32 @@ PY
     done
 }
 
+@test "safetensors: what is edited beside a foreign header is refused, not dropped" {
+    cart_need_tool python3 jq
+    python3 - <<'PY'
+import json, struct
+header = json.dumps({"__metadata__": {"by": "someone"}, "x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]},
+                     "y": {"dtype": "U8", "shape": [0], "data_offsets": [4, 4]}}).encode()
+open("f.safetensors", "wb").write(struct.pack("<Q", len(header)) + header + struct.pack("<f", 2))
+PY
+    cart-view --data f.safetensors >f.jsonl
+    cart-view --pack f.jsonl 2>err | cmp - f.safetensors
+    [ ! -s err ]
+    for edit in 'if .metadata then .metadata.by = "me" else . end' 'select(.name != "y")' 'select(.record != "tensor")' \
+        'if .header then .header = 5 else . end' 'if .name == "x" then .shape = [1, 1] | .data = [[2]] else . end'; do
+        jq -c "$edit" f.jsonl >g.jsonl
+        cart_must_fail 3 cart-view --pack -o g.safetensors g.jsonl
+        [ ! -e g.safetensors ]
+    done
+    sed '1s/"by":"someone"/"by":"me"/' f.jsonl >g.jsonl
+    cart_must_fail 3 cart-view --pack g.jsonl 2>err
+    cart_equal 'cart-view: g.jsonl: line 1: its header is not that of its tensors and metadata: edited? remove header to have a new one made' "$(cat err)"
+    sed '1s/"header":".*","metadata"/"metadata"/' g.jsonl | cart-view --pack -o g.safetensors -
+    cart-view g.safetensors >listed
+    cart_has listed '"metadata":{"by":"me"}'
+    cart_must_fail 1 cmp -s f.safetensors g.safetensors
+}
+
 @test "safetensors: the format's own library reads what we write" {
     python3 -c 'import safetensors, numpy' 2>/dev/null || skip "machine: no python3 safetensors"
     make_cartridge | cart-view --pack -o c.safetensors
@@ -390,6 +416,19 @@ PY
     sed 's/\[1,2,3\]/[1,2,4]/' a.jsonl | cart-view --pack -o b.tokens 2>err
     cart_has err "warning"
     cart-view --check b.tokens
+    sed 's/"digest":"[^"]*"/"digest":5/' a.jsonl | cart-view --pack -o b.tokens 2>err
+    cart_has err "warning"
+    make_cartridge >c.jsonl
+    cart-view --pack c.jsonl >c.safetensors 2>err
+    [ ! -s err ]
+    cart-view --data c.safetensors | grep -v '"layers.1.v"' | cart-view --pack -o less.safetensors 2>err
+    cart_has err "warning: standard input: the listing states other counts or another digest than what was packed: it was edited"
+    for edit in '1s/"tensors":8/"tensors":7/' '$s/"tensors":8/"tensors":"8"/'; do
+        sed "$edit" c.jsonl | cart-view --pack -o c.safetensors 2>err
+        cart_has err "warning"
+    done
+    sed 's/,"tensors":8//' c.jsonl | cart-view --pack 2>err | cmp - c.safetensors
+    [ ! -s err ]
     head -n 3 a.jsonl >cut.jsonl
     cart_must_fail 3 cart-view --pack -o c.tokens cut.jsonl 2>err
     [ ! -e c.tokens ]
