@@ -1,6 +1,7 @@
 /* cart-train: reads a target stream, writes a cartridge; beside it, while it runs, the state to go
  * on from. */
 #include "base/interrupt.h"
+#include "base/io.h"
 #include "base/opt.h"
 #include "base/pool.h"
 #include "study/train.h"
@@ -110,7 +111,7 @@ static int folder_of(struct cart_buf *b, const char *path, struct cart_err *err)
 {
     const char *tmp = getenv("TMPDIR");
     const char *slash = path ? strrchr(path, '/') : NULL;
-    if (!path || strcmp(path, "-") == 0)
+    if (cart_io_is_direct(path))
         return cart_buf_addf(b, err, "%s", tmp && *tmp ? tmp : "/tmp");
     if (!slash)
         return cart_buf_addf(b, err, ".");
@@ -132,7 +133,10 @@ static int run(struct options *o, const char *input, struct cart_err *err)
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0)
         goto out;
     o->train.spool_dir = folder.data;
-    cart_interrupt_install();
+    /* Where there is something to save or to put away. */
+    if (!o->common.dry_run &&
+        !(cart_io_is_direct(o->train.output) && cart_io_is_direct(o->train.metrics)))
+        cart_interrupt_install();
     r = cart_train_run(m, input, &o->train, &watch, pool, err);
     cart_progress_end(&o->progress);
     if (r == 0 && !o->common.dry_run) {

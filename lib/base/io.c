@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,14 +25,30 @@ int cart_io_read_failed(const char *name, struct cart_err *err)
                : cart_err_sys(err, "%s: reading", name);
 }
 
+/* Waits until there is something to read, or the end; false: a signal asks to stop, and there is
+ * nothing yet. What a signal leaves to be read wakes up however shortly before the wait it came. */
+static bool wait_for_bytes(int fd)
+{
+    struct pollfd p[] = {{.fd = fd, .events = POLLIN},
+                         {.fd = cart_interrupt_fd(), .events = POLLIN}};
+    if (p[1].fd < 0)
+        return true;
+    while (poll(p, 2, -1) < 0)
+        if (errno != EINTR)
+            return true; /* the read will say what is wrong */
+    return p[0].revents != 0;
+}
+
 /* One read, restarted after a signal, unless that one asks to stop: the writer of a pipe may have
  * nothing to say for hours. */
 static ssize_t read_some(int fd, void *out, size_t n, const char *name, struct cart_err *err)
 {
     ssize_t got;
-    do
+    do {
+        if (!wait_for_bytes(fd))
+            return cart_err_set(err, CART_EAGAIN, "%s: stopped while reading", name);
         got = read(fd, out, n < IO_CHUNK ? n : IO_CHUNK);
-    while (got < 0 && errno == EINTR && !cart_interrupted());
+    } while (got < 0 && errno == EINTR && !cart_interrupted());
     if (got < 0 && errno == EINTR)
         return cart_err_set(err, CART_EAGAIN, "%s: stopped while reading", name);
     return got < 0 ? cart_io_read_failed(name, err) : got;
@@ -181,28 +198,40 @@ char *cart_io_join(const char *dir, const char *name)
     return path;
 }
 
+/* Where the symbolic link path leads, as a new string; NULL: it is none, or errno says why. */
+static char *link_target(const char *path)
+{
+    char target[4096];
+    ssize_t n = readlink(path, target, sizeof target - 1);
+    if (n < 0)
+        return NULL;
+    target[n] = '\0';
+    if (target[0] == '/')
+        return strdup(target);
+    char *dir = parent_of(path);
+    char *next = dir ? cart_io_join(dir, target) : NULL;
+    free(dir);
+    return next;
+}
+
 /* The name that path stands for, symbolic links followed to where they end even if nothing is there
  * yet; the caller's to free. NULL: errno says why. */
 static char *final_name(const char *path)
 {
-    char target[4096];
     char *at = strdup(path);
-    ssize_t n = -1;
-    for (int links = 0; at && links < 40 && (n = readlink(at, target, sizeof target - 1)) >= 0;
-         links++) {
-        target[n] = '\0';
-        char *dir = target[0] == '/' ? NULL : parent_of(at);
-        char *next = target[0] == '/' ? strdup(target) : dir ? cart_io_join(dir, target) : NULL;
-        free(dir);
+    for (int links = 0; at && links < 40; links++) {
+        errno = 0;
+        char *next = link_target(at);
+        if (!next && errno != ENOMEM)
+            return at;
         free(at);
         at = next;
     }
-    if (at && n >= 0) {
+    if (at) {
         free(at);
-        at = NULL;
         errno = ELOOP;
     }
-    return at;
+    return NULL;
 }
 
 static int sync_parent(const char *path, struct cart_err *err)
@@ -222,13 +251,45 @@ static int sync_parent(const char *path, struct cart_err *err)
     return r;
 }
 
+/* The number where path is a name in the folder of this process's descriptors, else -1. */
+static int entry_of_descriptors(const char *path)
+{
+    static const char *const folders[] = {"/proc/self/fd", "/proc/thread-self/fd"};
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    struct stat dir, own;
+    size_t n = strlen(name);
+    if (n == 0 || n > 9 || strspn(name, "0123456789") != n)
+        return -1;
+    char *parent = parent_of(path);
+    bool known = parent && stat(parent, &dir) == 0, same = false;
+    free(parent);
+    for (size_t i = 0; i < CART_COUNTOF(folders) && known && !same; i++)
+        same = stat(folders[i], &own) == 0 && own.st_dev == dir.st_dev && own.st_ino == dir.st_ino;
+    return same ? (int)strtol(name, NULL, 10) : -1;
+}
+
+/* The descriptor that path is a name of, as /dev/stdout, /dev/fd/3 and links to them are; -1: of
+ * none. What such a name leads to may be a regular file with content that is not ours. */
+static int descriptor_of(const char *path)
+{
+    char *at = strdup(path);
+    int fd = -1;
+    for (int links = 0; at && links < 40 && (fd = entry_of_descriptors(at)) < 0; links++) {
+        char *next = link_target(at);
+        free(at);
+        at = next;
+    }
+    free(at);
+    return fd;
+}
+
 bool cart_io_is_direct(const char *path)
 {
     struct stat st;
-    /* /dev/stdout names a descriptor, even where that is a regular file. */
     return !path || strcmp(path, "-") == 0 || path[0] == '\0' ||
            strncmp(path, "/dev/std", 8) == 0 || strncmp(path, "/dev/fd/", 8) == 0 ||
-           strncmp(path, "/proc/", 6) == 0 || (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
+           strncmp(path, "/proc/", 6) == 0 || descriptor_of(path) >= 0 ||
+           (stat(path, &st) == 0 && !S_ISREG(st.st_mode));
 }
 
 bool cart_io_beside(const char *a, const char *b)
@@ -262,6 +323,39 @@ bool cart_io_same_file(const char *a, const char *b)
     free(fa);
     free(fb);
     return same;
+}
+
+static bool is_standard_output(const char *path)
+{
+    return !path || strcmp(path, "-") == 0;
+}
+
+bool cart_io_same_output(const char *a, const char *b)
+{
+    struct stat sa, sb;
+    if (is_standard_output(a) && is_standard_output(b))
+        return true;
+    a = is_standard_output(a) ? "/dev/stdout" : a;
+    b = is_standard_output(b) ? "/dev/stdout" : b;
+    return cart_io_same_file(a, b) || (stat(a, &sa) == 0 && stat(b, &sb) == 0 &&
+                                       (S_ISFIFO(sa.st_mode) || S_ISSOCK(sa.st_mode)) &&
+                                       sa.st_dev == sb.st_dev && sa.st_ino == sb.st_ino);
+}
+
+bool cart_io_within(const char *path, const char *dir)
+{
+    struct stat st;
+    char *file = final_name(path), *parent = file ? parent_of(file) : NULL;
+    char *in = parent ? realpath(parent, NULL) : NULL;
+    char *top = stat(dir, &st) == 0 && S_ISDIR(st.st_mode) ? realpath(dir, NULL) : NULL;
+    size_t n = top ? strlen(top) : 0;
+    bool within = in && top && strncmp(in, top, n) == 0 &&
+                  (in[n] == '\0' || in[n] == '/' || top[n - 1] == '/');
+    free(top);
+    free(in);
+    free(parent);
+    free(file);
+    return within;
 }
 
 int cart_io_claim_fd(int fd, const char *name, struct cart_err *err)
@@ -381,7 +475,7 @@ static int open_beside(struct cart_output *o, struct cart_err *err)
     return 0;
 }
 
-/* Standard output, devices and FIFOs: there is nothing to rename. */
+/* Standard output, descriptors, devices and FIFOs: there is nothing to rename. */
 static int accept_direct(struct cart_output *out, int fd, const char *name, bool text,
                          struct cart_err *err)
 {
@@ -392,9 +486,34 @@ static int accept_direct(struct cart_output *out, int fd, const char *name, bool
     return 0;
 }
 
+/* A duplicate of a descriptor that was handed down to this process, whose place in its file and
+ * O_APPEND stay what they are; -1: errno says why. What the process opened for itself is closed on
+ * exec, and no name from outside means it. */
+static int duplicate_of(int fd)
+{
+    int flags = fcntl(fd, F_GETFD), mode = fcntl(fd, F_GETFL);
+    if (flags >= 0 && mode >= 0 && (flags & FD_CLOEXEC) == 0 && (mode & O_ACCMODE) != O_RDONLY)
+        return fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    errno = EBADF;
+    return -1;
+}
+
+static int open_direct(struct cart_output *out, const char *path, bool text, struct cart_err *err)
+{
+    int named = descriptor_of(path);
+    int fd =
+        named >= 0 ? duplicate_of(named) : open(path, O_WRONLY | O_APPEND | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0)
+        return cart_err_sys(err, "%s", path);
+    int r = accept_direct(out, fd, path, text, err);
+    if (r < 0)
+        close(fd);
+    return r;
+}
+
 int cart_output_open(struct cart_output *out, const char *path, bool text, struct cart_err *err)
 {
-    if (!path || strcmp(path, "-") == 0)
+    if (is_standard_output(path))
         return accept_direct(out, STDOUT_FILENO, "standard output", text, err);
     struct stat st;
     bool exists = stat(path, &st) == 0;
@@ -403,15 +522,8 @@ int cart_output_open(struct cart_output *out, const char *path, bool text, struc
     if ((exists && S_ISDIR(st.st_mode)) || path[0] == '\0' || path[strlen(path) - 1] == '/')
         return cart_err_set(err, CART_EUSAGE, "%s: expected the name of a file, found a directory",
                             path);
-    if (exists && !S_ISREG(st.st_mode)) {
-        int fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
-        if (fd < 0)
-            return cart_err_sys(err, "%s", path);
-        int r = accept_direct(out, fd, path, text, err);
-        if (r < 0)
-            close(fd);
-        return r;
-    }
+    if (cart_io_is_direct(path))
+        return open_direct(out, path, text, err);
     struct cart_output o = {.fd = -1};
     o.path = final_name(path);
     if (!o.path)

@@ -38,9 +38,9 @@ void cart_map_release(struct cart_map *map);
  * the system has such (else a temporary file beside it), then fsync, a link where the name is free
  * (else a rename), fsync of the directory. A process that is killed between link and rename leaves
  * .NAME.PID-N.tmp. A symbolic link is followed, also to where nothing is; an existing file keeps
- * its permission bits. path NULL or "-" is standard output, and a device or FIFO that exists under
- * path is one too: written directly (refused when it is a terminal, unless text). A directory is
- * CART_EUSAGE. */
+ * its permission bits. path NULL or "-" is standard output, and what cart_io_is_direct is written
+ * directly like it (refused when it is a terminal, unless text): a name of a descriptor goes on
+ * where that one stands, and nothing in its file is lost. A directory is CART_EUSAGE. */
 struct cart_output {
     int fd;         /* write here */
     char *path;     /* final name, owned; NULL for standard output and devices */
@@ -58,12 +58,19 @@ int cart_output_commit(struct cart_output *out, struct cart_err *err) CART_MUST_
 void cart_output_abandon(struct cart_output *out);
 
 /* What is written directly, since there is no file to rename into place: standard output (path NULL
- * or "-") and names of descriptors, a device, a FIFO, or the empty name. */
+ * or "-") and names of descriptors, links to them included, a device, a FIFO, or the empty name. */
 bool cart_io_is_direct(const char *path);
 
 /* Whether two names are of one regular file, or would be: of names under which nothing stands, the
  * folders and last parts are compared. */
 bool cart_io_same_file(const char *a, const char *b);
+
+/* Whether what is written under two names would mix: of one regular file, as above, one pipe or
+ * socket, or both standard output (NULL or "-"). A device takes what comes: /dev/null, terminals. */
+bool cart_io_same_output(const char *a, const char *b);
+
+/* Whether path is, or would be, in the directory dir or in one below it; false where dir is none. */
+bool cart_io_within(const char *path, const char *dir);
 
 /* Whether two names are, or would be, in one folder; "DIR/." is in DIR. */
 bool cart_io_beside(const char *a, const char *b);

@@ -24,20 +24,37 @@ static bool is_standard(const char *path)
     return !path || strcmp(path, "-") == 0;
 }
 
+/* The error: the file of label, which out names (NULL: standard output), is that of what, an option,
+ * and in, a file's name or what it is. */
+static int refuse(const char *label, const char *out, const char *what, const char *in,
+                  struct cart_err *err)
+{
+    char name[96] = "standard output";
+    if (out)
+        snprintf(name, sizeof name, "%s %.60s", label, out);
+    return cart_err_set(err, CART_EUSAGE, "%s: the same file as %s%s", name, what, in);
+}
+
 /* One option or operand against the file that out names, the value of label; in NULL or "-":
  * standard input. */
 static int check_one(const char *label, const char *out, const char *in, const char *what,
                      struct cart_err *err)
 {
-    if (!cart_io_same_file(is_standard(out) ? "/dev/stdout" : out,
-                           is_standard(in) ? "/dev/stdin" : in))
+    out = is_standard(out) ? NULL : out;
+    if (!cart_io_same_file(out ? out : "/dev/stdout", is_standard(in) ? "/dev/stdin" : in))
         return 0;
-    char name[96] = "standard output";
-    if (!is_standard(out))
-        snprintf(name, sizeof name, "%s %.60s", label, out);
-    if (is_standard(in))
-        return cart_err_set(err, CART_EUSAGE, "%s: the same file as standard input", name);
-    return cart_err_set(err, CART_EUSAGE, "%s: the same file as %s%s", name, what, in);
+    return is_standard(in) ? refuse(label, out, "", "standard input", err)
+                           : refuse(label, out, what, in, err);
+}
+
+/* The same of another output. */
+static int check_output(const char *label, const char *out, const char *other, const char *what,
+                        struct cart_err *err)
+{
+    if (!cart_io_same_output(out, other))
+        return 0;
+    return other ? refuse(label, out, what, other, err)
+                 : refuse(label, out, "", "standard output", err);
 }
 
 /* As the reader of models sees it: the content tells, not the name. */
@@ -64,6 +81,13 @@ static int check_model(const char *label, const char *out, const char *model, st
                         model);
 }
 
+/* Without its option only the result itself goes to standard output. */
+static bool is_written(const struct cart_opt *o)
+{
+    return o->type == CART_OPT_T_OUTPUT &&
+           (*(const char **)o->value || strcmp(o->long_name, "output") == 0);
+}
+
 /* What an option reads, or writes where that counts too, against the file of label. */
 static int check_option(const char *label, const char *out, const struct cart_opt *other,
                         bool written, struct cart_err *err)
@@ -79,21 +103,48 @@ static int check_option(const char *label, const char *out, const struct cart_op
         }
         return 0;
     }
-    bool in = other->type == CART_OPT_T_INPUT;
-    const char *text =
-        in || (other->type == CART_OPT_T_OUTPUT && written) ? *(const char **)other->value : NULL;
-    bool file = text && !(in ? is_word(other->arg, text) : is_standard(text));
+    if (written && is_written(other))
+        return check_output(label, out, *(const char **)other->value, what, err);
+    const char *text = other->type == CART_OPT_T_INPUT ? *(const char **)other->value : NULL;
+    bool file = text && !is_word(other->arg, text);
     int r = file ? check_one(label, out, text, what, err) : 0;
     return r == 0 && file && strcmp(other->long_name, "model") == 0
                ? check_model(label, out, text, err)
                : r;
 }
 
-/* Without its option only the result itself goes to standard output. */
-static bool is_written(const struct cart_opt *o)
+/* Of an operand or a value of a list that is a directory, all files in it may be read. */
+static int check_within(const char *path, const char *dir, struct cart_err *err)
 {
-    return o->type == CART_OPT_T_OUTPUT &&
-           (*(const char **)o->value || strcmp(o->long_name, "output") == 0);
+    return cart_io_within(path, dir)
+               ? cart_err_set(err, CART_EUSAGE, "CART_TRACE %.60s: in %s, which is read", path, dir)
+               : 0;
+}
+
+/* What a stage may keep beside the result that out names. */
+static int check_meanwhile(const char *path, const char *out, struct cart_err *err)
+{
+    static const char *const ends[] = {".part", ".optimizer.safetensors"};
+    char name[4096];
+    for (size_t i = 0; i < CART_COUNTOF(ends) && !cart_io_is_direct(out); i++) {
+        snprintf(name, sizeof name, "%s%s", out, ends[i]);
+        if (cart_io_same_file(path, name))
+            return cart_err_set(err, CART_EUSAGE,
+                                "CART_TRACE %.60s: is the name of a file that is kept meanwhile",
+                                path);
+    }
+    return 0;
+}
+
+static int check_trace_option(const char *path, const struct cart_opt *o, struct cart_err *err)
+{
+    const struct cart_opt_list *list = o->type == CART_OPT_T_LIST ? o->value : NULL;
+    int r = check_option("CART_TRACE", path, o, true, err);
+    for (size_t i = 0; list && i < list->n && r == 0; i++)
+        r = check_within(path, list->items[i], err);
+    if (r == 0 && is_written(o))
+        r = check_meanwhile(path, *(const char **)o->value, err);
+    return r;
 }
 
 /* Events are appended as soon as the command line is read; where that is refused, none is. */
@@ -101,15 +152,17 @@ static int check_trace(const char *path, const struct cart_opt *table, size_t n,
                        char *const *operands, size_t n_operands, struct cart_err *err)
 {
     int r = n_operands == 0 ? check_one("CART_TRACE", path, NULL, "", err) : 0;
+    bool has_output = false;
     for (size_t i = 0; i < n_operands && r == 0; i++)
-        r = check_one("CART_TRACE", path, operands[i], "", err);
+        if ((r = check_one("CART_TRACE", path, operands[i], "", err)) == 0)
+            r = check_within(path, operands[i], err);
     for (size_t i = 0; i < n && r == 0; i++) {
-        r = check_option("CART_TRACE", path, &table[i], true, err);
-        if (r == 0 && is_written(&table[i]) && is_standard(*(const char **)table[i].value) &&
-            cart_io_same_file(path, "/dev/stdout"))
-            r = cart_err_set(err, CART_EUSAGE, "CART_TRACE %.60s: the same file as standard output",
-                             path);
+        r = check_trace_option(path, &table[i], err);
+        has_output = has_output || strcmp(table[i].long_name, "output") == 0;
     }
+    /* A tool without -o says its answer there. */
+    if (r == 0 && !has_output)
+        r = check_output("CART_TRACE", path, NULL, "", err);
     if (r < 0)
         unsetenv("CART_TRACE");
     return r;

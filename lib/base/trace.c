@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,11 +103,35 @@ static bool open_trace(void)
     return trace_fd >= 0;
 }
 
+/* A write whose reader may have gone: EPIPE, and no SIGPIPE, which a thread gets for its own writes
+ * only. One that was pending before stays so. */
+static ssize_t write_alive(int fd, const void *bytes, size_t n)
+{
+    static const struct timespec now = {0, 0};
+    sigset_t set, before, pending;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPIPE);
+    sigemptyset(&pending);
+    (void)sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &set, &before);
+    ssize_t put;
+    do
+        put = write(fd, bytes, n);
+    while (put < 0 && errno == EINTR);
+    int saved = errno;
+    if (put < 0 && saved == EPIPE && !sigismember(&pending, SIGPIPE))
+        while (sigtimedwait(&set, NULL, &now) < 0 && errno == EINTR)
+            ;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = saved;
+    return put;
+}
+
 /* One write, so that lines of several processes do not mix. What fails is said once. */
 static void put_line(const struct cart_buf *line)
 {
     struct cart_err err;
-    ssize_t put = write(trace_fd, line->data, line->len);
+    ssize_t put = write_alive(trace_fd, line->data, line->len);
     if (put == (ssize_t)line->len)
         return;
     if (put >= 0)

@@ -408,9 +408,6 @@ static int prepare_output(struct run *t, const char *input, struct cart_err *err
     const char *out = t->opt->output, *metrics = t->opt->metrics;
     struct cart_buf metrics_part = CART_BUF_INIT;
     int r = 0;
-    if (metrics && strcmp(metrics, "-") == 0 && (!out || strcmp(out, "-") == 0))
-        return cart_err_set(err, CART_EUSAGE,
-                            "--metrics -: the cartridge goes to standard output already");
     t->saves = !cart_io_is_direct(out);
     if (!t->saves && !t->opt->dry_run && (r = cart_output_open(&t->direct, out, false, err)) < 0)
         return r;

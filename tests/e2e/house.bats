@@ -207,6 +207,70 @@ EOF
     cart_has words 'CART_TRACE: /dev/full: writing: No space left on device'
 }
 
+@test "a trace whose reader has gone is said once, and the run goes on" {
+    cart_tiny llama_tied
+    seq 200 > input
+    mkfifo trace
+    CART_TRACE=trace cart-tokenize -o tokens input 2> words &
+    pid=$!
+    # The first to read the trace goes as soon as somebody writes it.
+    true < trace
+    wait $pid
+    cart_equal 1 "$(grep -c 'warning: CART_TRACE: trace: writing: Broken pipe' words)"
+    cart-view --check tokens
+}
+
+@test "a name of a descriptor is written where that stands, and what is in its file stays" {
+    cart_tiny llama_tied
+    seq 200 > input
+    cart-tokenize -q -o tokens input
+    cart-view tokens > listing
+    ln -s /dev/stdout link
+    for name in /dev/stdout /dev/fd/1 /proc/self/fd/1 link; do
+        { echo first; cart-view -q -o $name tokens; echo last; } > made
+        { echo first; cat listing; echo last; } | cmp - made
+        echo first > log
+        cart-view -q -o $name tokens >> log
+        { echo first; cat listing; } | cmp - log
+    done
+    [ -L /dev/stdout ]
+    echo first > log
+    cart-init -q -p 20 -o /dev/fd/3 tokens 3>> log
+    cart-init -q -p 20 -o rows tokens
+    { echo first; cat rows; } | cmp - log
+    cart_must_fail 5 cart-view -q -o /dev/fd/3 tokens 3< listing 2> words
+    cart_equal 'cart-view: /dev/fd/3: Bad file descriptor' "$(cat words)"
+}
+
+@test "two outputs do not share a file, a pipe or standard output" {
+    cart_tiny llama_tied
+    seq 200 > input
+    cart-tokenize -q -o tokens input
+    cart-selfstudy -q -n 5 --held-out 0 --chunk 8:16 --max-q 8 --max-a 8 --targets -o targets tokens
+    mkfifo fifo
+    refused() { # WORDS COMMAND...
+        local words=$1
+        shift
+        cart_must_fail 2 "$@" 2> err | cat > made
+        [ ! -s made ]
+        cart_has err "$words"
+    }
+    train='cart-train -q -p 20 --steps 2'
+    refused ': --metrics fifo: the same file as --output fifo' $train --metrics fifo -o fifo targets
+    refused ': --metrics -: the same file as standard output' $train --metrics - targets
+    refused ': --metrics -: the same file as --output -' $train --metrics - -o - targets
+    refused ': --metrics /dev/stdout: the same file as standard output' $train --metrics /dev/stdout targets
+    export CART_TRACE=/dev/stdout
+    refused ': CART_TRACE /dev/stdout: the same file as standard output' cart-eval --json targets
+    refused ': CART_TRACE /dev/stdout: the same file as standard output' cart-equiv -p 20 tokens
+    refused ': CART_TRACE /dev/stdout: the same file as --metrics -' $train --metrics - -o c targets
+    unset CART_TRACE
+    [ -z "$(ls c* 2> /dev/null)" ]
+    $train --metrics /dev/null targets > /dev/null
+    $train --metrics - -o c targets | cart-view --check -
+    CART_TRACE=/dev/stdout cart-tokenize -q -o tokens input | grep -q '"event":"exit"'
+}
+
 @test "a trace into a file that is read or written is refused, and the file stays" {
     cart_tiny llama_tied
     cp "$CART_MODEL" m.gguf
@@ -230,6 +294,19 @@ EOF
     ln empty other
     refused ' other: the same file as empty' other cart-tokenize -m m.gguf -o tokens empty
     [ ! -s empty ]
+    mkdir -p docs/in
+    cp input docs/in
+    refused ' docs/trace: in docs, which is read' docs/trace cart-tokenize -m m.gguf --count docs
+    refused ' docs/in/trace: in docs, which is read' docs/in/trace cart-ask -m m.gguf --text docs word
+    refused ' made: the same file as standard output' made cart-ask -m m.gguf word
+    kept='is the name of a file that is kept meanwhile'
+    refused " m.jsonl.part: $kept" m.jsonl.part cart-train -m m.gguf --metrics m.jsonl -o c input
+    refused " c.part: $kept" c.part cart-train -m m.gguf -o c input
+    refused " c.optimizer.safetensors: $kept" c.optimizer.safetensors cart-train -m m.gguf -o c input
+    for t in cart-selfstudy cart-teacher; do
+        refused " ./c.part: $kept" ./c.part $t -m m.gguf -o c input
+    done
+    cart_equal docs/in "$(ls -d docs/* c.* m.jsonl* 2> /dev/null)"
     # Events are gone on with.
     rm -f trace
     for i in 1 2; do

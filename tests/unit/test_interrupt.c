@@ -7,8 +7,10 @@
 #include <cmocka.h>
 
 #include "base/interrupt.h"
+#include "base/io.h"
 
 #include <signal.h>
+#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,9 +62,37 @@ static void test_signals(void **state)
     signal(SIGINT, SIG_DFL);
 }
 
+/* A signal just before the wait ends it as one within does; what is there to read comes first. */
+static void test_reading(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    int status = 0;
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        int p[2];
+        char byte = 0;
+        struct cart_err err = {0};
+        if (pipe(p) < 0 || write(p[1], "x", 1) != 1)
+            _exit(2);
+        cart_interrupt_install();
+        raise(SIGTERM);
+        alarm(20);
+        if (cart_io_read(p[0], &byte, 1, "pipe", &err) != 1 || byte != 'x')
+            _exit(3);
+        if (cart_io_read(p[0], &byte, 1, "pipe", &err) != CART_EAGAIN)
+            _exit(4);
+        _exit(strcmp(err.msg, "pipe: stopped while reading") == 0 ? 0 : 5);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_signals)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_signals),
+                                       cmocka_unit_test(test_reading)};
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests_name("interrupt", tests, NULL, NULL);

@@ -397,12 +397,112 @@ static void test_names_of_descriptors(void **state)
     assert_true(cart_io_is_direct("/proc/self/fd/1"));
     assert_true(cart_io_is_direct("/dev/null"));
     assert_false(cart_io_is_direct("/dev/shm/no-such-file"));
+    assert_false(cart_io_is_direct("1"));
+}
+
+/* What is in the file of a descriptor stays, and what its owner writes afterwards comes behind. */
+static void test_output_to_descriptors(void **state)
+{
+    (void)state;
+    static const char *const spellings[] = {"/dev/fd/", "/proc/self/fd/", "/dev//../dev/fd/"};
+    struct cart_output out;
+    struct cart_err err = {0};
+    char name[64];
+    put_file("log", "first ");
+    int fd = open("log", O_WRONLY);
+    assert_true(fd > 2);
+    assert_int_equal(lseek(fd, 0, SEEK_END), 6);
+    for (size_t i = 0; i <= CART_COUNTOF(spellings); i++) {
+        snprintf(name, sizeof name, "%s%d", spellings[i % CART_COUNTOF(spellings)], fd);
+        if (i == CART_COUNTOF(spellings)) {
+            assert_int_equal(symlink(name, "link"), 0);
+            strcpy(name, "link");
+        }
+        assert_true(cart_io_is_direct(name));
+        assert_int_equal(cart_output_open(&out, name, false, &err), 0);
+        assert_int_equal(cart_io_write(out.fd, "x", 1, name, &err), 0);
+        assert_int_equal(cart_output_commit(&out, &err), 0);
+    }
+    assert_int_equal(write(fd, " last", 5), 5);
+    check_file("log", "first xxxx last");
+    assert_int_equal(count_entries(), 2);
+    /* One of the process's own is not meant, nor one that cannot be written. */
+    snprintf(name, sizeof name, "/dev/fd/%d", fd);
+    assert_int_equal(fcntl(fd, F_SETFD, FD_CLOEXEC), 0);
+    assert_int_equal(cart_output_open(&out, name, false, &err), CART_ESYS);
+    assert_int_equal(err.sys, EBADF);
+    close(fd);
+    assert_int_equal(cart_output_open(&out, name, false, &err), CART_ESYS);
+    assert_int_equal(open("log", O_RDONLY), fd);
+    assert_int_equal(cart_output_open(&out, name, false, &err), CART_ESYS);
+    assert_int_equal(err.sys, EBADF);
+    close(fd);
+    check_file("log", "first xxxx last");
+    unlink("link");
+    unlink("log");
+}
+
+static void test_same_output(void **state)
+{
+    (void)state;
+    int p[2], q[2];
+    char a[32], b[32], c[32];
+    put_file("f", "x");
+    assert_int_equal(mkfifo("fifo", 0600), 0);
+    assert_int_equal(symlink("fifo", "link"), 0);
+    assert_int_equal(pipe(p), 0);
+    assert_int_equal(pipe(q), 0);
+    snprintf(a, sizeof a, "/dev/fd/%d", p[1]);
+    snprintf(b, sizeof b, "/proc/self/fd/%d", p[1]);
+    snprintf(c, sizeof c, "/dev/fd/%d", q[1]);
+    assert_true(cart_io_same_output(NULL, "-"));
+    assert_true(cart_io_same_output("f", "./f"));
+    assert_true(cart_io_same_output("new", "./new"));
+    assert_true(cart_io_same_output("link", "fifo"));
+    assert_true(cart_io_same_output(a, b));
+    assert_false(cart_io_same_output(a, c));
+    assert_false(cart_io_same_output(a, "fifo"));
+    assert_false(cart_io_same_output("/dev/null", "/dev/null"));
+    for (int i = 0; i < 2; i++) {
+        close(p[i]);
+        close(q[i]);
+    }
+    unlink("link");
+    unlink("fifo");
+    unlink("f");
+}
+
+static void test_within(void **state)
+{
+    (void)state;
+    assert_int_equal(mkdir("d", 0777), 0);
+    assert_int_equal(mkdir("d/e", 0777), 0);
+    assert_int_equal(mkdir("dd", 0777), 0);
+    put_file("f", "x");
+    assert_int_equal(symlink("d/e/new", "link"), 0);
+    assert_true(cart_io_within("d/new", "d"));
+    assert_true(cart_io_within("d/e/new", "./d/"));
+    assert_true(cart_io_within("link", "d"));
+    assert_true(cart_io_within("f", "."));
+    assert_true(cart_io_within("f", "/"));
+    assert_false(cart_io_within("dd/new", "d"));
+    assert_false(cart_io_within("d/new", "d/e"));
+    assert_false(cart_io_within("f", "f"));
+    assert_false(cart_io_within("absent/new", "d"));
+    unlink("link");
+    unlink("f");
+    rmdir("dd");
+    rmdir("d/e");
+    rmdir("d");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_of_descriptors),
+        cmocka_unit_test(test_output_to_descriptors),
+        cmocka_unit_test(test_same_output),
+        cmocka_unit_test(test_within),
         cmocka_unit_test(test_output),
         cmocka_unit_test(test_output_refused),
         cmocka_unit_test(test_output_devices),
