@@ -384,6 +384,7 @@ int main(int argc, char **argv)
     if (r == 0 && !done && argc - first > 0)
         r = cart_err_set(&err, CART_EUSAGE, "expected no operands, found %d", argc - first);
     share_memory();
+    cart_serve_raise_descriptors();
     if (r == 0 && !done)
         r = run(&o, &err);
     free(o.cartridges.items);

@@ -239,12 +239,15 @@ static int check_kind(const struct cart_map *map, const char *path, struct cart_
 /* Takes over map, also on failure. */
 static int open_mapped(struct cart_cartridge **out, const struct cart_model *m, const char *path,
                        const struct cart_map *map, const struct cart_cartridge_options *opt,
-                       struct cart_note *note, struct cart_err *err)
+                       char *warning, size_t warning_cap, struct cart_err *err)
 {
+    struct cart_note note = {warning, warning_cap};
     struct cart_map own = *map;
     struct cart_cartridge *c = calloc(1, sizeof *c);
     struct cart_cartridge_priv *p = calloc(1, sizeof *p);
     int r;
+    if (warning && warning_cap > 0)
+        warning[0] = '\0';
     if (!c || !p) {
         free(c);
         free(p);
@@ -261,7 +264,7 @@ static int open_mapped(struct cart_cartridge **out, const struct cart_model *m, 
         r = check_kind(&p->map, path, err);
     if (r == 0)
         r = cart_st_parse(&p->st, p->map.data, p->map.size, path, err);
-    if (r == 0 && (r = open_parsed(c, m, opt, note, err)) < 0)
+    if (r == 0 && (r = open_parsed(c, m, opt, &note, err)) < 0)
         cart_err_wrap(err, r, "%s", path);
     if (cart_cartridge_is_short(c))
         r = cart_err_set(err, CART_ETRUNC, "%s: it became shorter while it was read", path);
@@ -276,21 +279,18 @@ int cart_cartridge_open(struct cart_cartridge **out, const struct cart_model *m,
                         const struct cart_cartridge_options *opt, char *warning, size_t warning_cap,
                         struct cart_err *err)
 {
-    struct cart_note note = {warning, warning_cap};
     struct cart_map map;
-    if (warning && warning_cap > 0)
-        warning[0] = '\0';
     int r = cart_map_open(&map, path, err);
-    return r < 0 ? r : open_mapped(out, m, path, &map, opt, &note, err);
+    return r < 0 ? r : open_mapped(out, m, path, &map, opt, warning, warning_cap, err);
 }
 
 int cart_cartridge_open_fd(struct cart_cartridge **out, const struct cart_model *m, int fd,
-                           const char *name, struct cart_err *err)
+                           const char *name, const struct cart_cartridge_options *opt,
+                           char *warning, size_t warning_cap, struct cart_err *err)
 {
-    struct cart_note note = {NULL, 0};
     struct cart_map map;
     int r = cart_map_fd(&map, fd, name, err);
-    return r < 0 ? r : open_mapped(out, m, name, &map, NULL, &note, err);
+    return r < 0 ? r : open_mapped(out, m, name, &map, opt, warning, warning_cap, err);
 }
 
 void cart_cartridge_close(struct cart_cartridge *c)

@@ -42,13 +42,14 @@ struct cart_cartridge_options {
 /* Opens path for model m. CART_EFORMAT: not a cartridge, rows that are not finite, shapes that
  * contradict each other; CART_EMATCH: well-formed, but of another model or geometry. warning (at
  * least 1 byte, may be NULL) receives one sentence part about what was accepted with doubt (no
- * metadata, other weights, unknown keys), or "". */
+ * metadata, other weights, unknown keys), or "". opt may be NULL. */
 int cart_cartridge_open(struct cart_cartridge **out, const struct cart_model *m, const char *path,
                         const struct cart_cartridge_options *opt, char *warning, size_t warning_cap,
                         struct cart_err *err) CART_MUST_USE;
 /* The same of a descriptor, which stays the caller's; name stands for its path. */
 int cart_cartridge_open_fd(struct cart_cartridge **out, const struct cart_model *m, int fd,
-                           const char *name, struct cart_err *err) CART_MUST_USE;
+                           const char *name, const struct cart_cartridge_options *opt,
+                           char *warning, size_t warning_cap, struct cart_err *err) CART_MUST_USE;
 void cart_cartridge_close(struct cart_cartridge *c);
 
 /* Whether a guarded file has become shorter, so that rows may have been read as zeros. Any thread. */

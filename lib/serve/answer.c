@@ -504,7 +504,6 @@ bool cart_answer_new(struct cart_answer **out, struct cart_exchange *x, size_t n
     a->group.request.prompt_logprobs = o->echo && o->logprobs;
     a->group.on_event = on_event;
     a->group.on_done = cart_answer_done;
-    a->group.ends_quickly = o->stream;
     cart_selection_label(selection, x);
     pthread_mutex_lock(&x->lock);
     x->pings = o->stream;

@@ -40,12 +40,15 @@ enum cart_endpoint {
 
 typedef void cart_route_fn(struct cart_exchange *x);
 
+/* The thread of a route: libmicrohttpd's where nothing takes time, a worker, or the loader. */
+enum cart_route_thread { CART_ON_HTTP, CART_ON_WORKER, CART_ON_LOADER };
+
 struct cart_route {
     const char *method, *path; /* path ends in a slash: what follows it is x->argument */
     enum cart_endpoint endpoint;
     cart_route_fn *run;
-    bool worker; /* may take long: not in libmicrohttpd's thread */
-    bool open;   /* needs no key */
+    enum cart_route_thread thread;
+    bool open; /* needs no key */
 };
 
 #define CART_ARGUMENT_MAX ((size_t)255)

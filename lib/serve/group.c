@@ -57,6 +57,36 @@ static bool over(struct cart_group *b)
     return is;
 }
 
+/* ---- the files under it ---- */
+
+/* Whether its cartridges are what they were. If not, the exchange has the fault; where that takes
+ * reading them, examined goes on in the loader (NULL: that has been done). */
+static bool sound(struct cart_exchange *x, cart_route_fn *examined)
+{
+    const struct cart_group *b = x->state;
+    const struct cart_stack *stack = b->request.stack;
+    size_t which = 0;
+    enum cart_stack_standing is = stack ? cart_stack_standing(stack, &which) : CART_STACK_SOUND;
+    if (is == CART_STACK_UNKNOWN && examined) {
+        cart_work_submit_files(x->serve->work, x, examined);
+    } else if (is != CART_STACK_SOUND) {
+        struct cart_fault f;
+        cart_fault_changed(&f, stack->entries[which].name);
+        cart_fault_send(&f, x);
+    }
+    return is == CART_STACK_SOUND;
+}
+
+/* ---- the end ---- */
+
+static void finish_examined(struct cart_exchange *x)
+{
+    struct cart_group *b = x->state;
+    cart_stack_examine(b->request.stack);
+    if (sound(x, NULL))
+        b->on_done(b);
+}
+
 static void close_group(struct cart_exchange *x)
 {
     struct cart_group *b = x->state;
@@ -71,13 +101,8 @@ static void close_group(struct cart_exchange *x)
     x->record.usage = b->usage;
     x->record.first_token = b->first_token;
     pthread_mutex_unlock(&x->lock);
-    struct cart_fault f;
-    if (failed)
-        return;
-    if (cart_params_unchanged(b->request.stack, &f))
+    if (!failed && sound(x, finish_examined))
         b->on_done(b);
-    else
-        cart_fault_send(&f, x);
 }
 
 void cart_group_fail(struct cart_group *b)
@@ -88,10 +113,7 @@ void cart_group_fail(struct cart_group *b)
     cart_exchange_cancel(b->x);
 }
 
-static void more(struct cart_exchange *x)
-{
-    cart_group_run(x->state);
-}
+static void feed(struct cart_exchange *x);
 
 static bool on_event(void *ctx, const struct cart_event *e)
 {
@@ -109,15 +131,14 @@ static bool on_event(void *ctx, const struct cart_event *e)
     pthread_mutex_lock(&b->lock);
     add_usage(&b->usage, e->usage);
     b->running--;
-    bool done = over(b), here = b->failed || b->ends_quickly,
-         go_on = !done && !b->failed && b->next < b->n;
+    bool done = over(b), failed = b->failed, go_on = !done && !failed && b->next < b->n;
     pthread_mutex_unlock(&b->lock);
-    if (done && here)
+    if (done && failed)
         close_group(x);
     else if (done)
         cart_work_submit(x->serve->work, x, close_group);
     else if (go_on)
-        cart_work_submit(x->serve->work, x, more);
+        cart_work_submit(x->serve->work, x, feed);
     cart_work_resume(x->serve->work);
     cart_exchange_release(x);
     return true;
@@ -169,7 +190,7 @@ static void refused(struct cart_group *b, size_t i, enum cart_refusal why,
         cart_exchange_cancel(b->x);
         cart_fault_send(f, b->x);
     } else if (alone) {
-        cart_work_submit_later(b->x->serve->work, b->x, more);
+        cart_work_submit_later(b->x->serve->work, b->x, feed);
     }
 }
 
@@ -192,8 +213,9 @@ static bool next_prompt(struct cart_group *b, bool first, size_t *i)
     return room;
 }
 
-void cart_group_run(struct cart_group *b)
+static void feed(struct cart_exchange *x)
 {
+    struct cart_group *b = x->state;
     size_t i;
     bool go_on = true;
     for (bool first = true; go_on && next_prompt(b, first, &i); first = false) {
@@ -207,5 +229,22 @@ void cart_group_run(struct cart_group *b)
     bool done = over(b);
     pthread_mutex_unlock(&b->lock);
     if (done)
-        close_group(b->x);
+        close_group(x);
+}
+
+static void start_examined(struct cart_exchange *x)
+{
+    struct cart_group *b = x->state;
+    cart_stack_examine(b->request.stack);
+    cart_stack_renew(b->request.stack);
+    if (sound(x, NULL))
+        feed(x);
+}
+
+void cart_group_run(struct cart_group *b)
+{
+    if (b->request.stack)
+        cart_stack_renew(b->request.stack);
+    if (sound(b->x, start_examined))
+        feed(b->x);
 }

@@ -30,9 +30,8 @@ struct cart_group {
     /* In the scheduler's thread, as cart_event_fn; END is for the group alone. */
     bool (*on_event)(struct cart_group *b, size_t prompt, const struct cart_event *e);
     /* All have ended, none was refused, the client is there: writes the end of the answer. In a
-     * worker, or, where ends_quickly, in the scheduler's thread. */
+     * worker, or the loader. */
     void (*on_done)(struct cart_group *b);
-    bool ends_quickly;
 
     pthread_mutex_t lock;
     size_t next, running;
@@ -42,7 +41,8 @@ struct cart_group {
 
 /* n prompts, empty. False: no memory. */
 bool cart_group_init(struct cart_group *b, struct cart_exchange *x, size_t n);
-/* Starts it; in a worker, with the state already in x. A refusal becomes the exchange's error. */
+/* Starts it; in a worker, with the state already in x. A refusal becomes the exchange's error, and so
+ * do files of cartridges that are no longer what they were: asked here, and before on_done. */
 void cart_group_run(struct cart_group *b);
 /* No further prompts, and those at work are cancelled; on_done will not come. The error is the
  * caller's to send. */

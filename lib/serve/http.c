@@ -394,14 +394,17 @@ static enum MHD_Result dispatch(struct cart_exchange *x)
         x->retry_after = 1;
         cart_exchange_error(x, 429, "queue_full", NULL,
                             "the requests that wait have as many bytes as may; try again later");
-    } else if (!x->route->worker) {
+    } else if (x->route->thread == CART_ON_HTTP) {
         x->route->run(x);
     } else if (!cart_net_watch(s, x)) {
         cart_exchange_error(x, 503, "shutting_down", NULL, "the server is shutting down");
     } else {
         if (!suspend_unless_answered(x))
             return queue_answer(x, false);
-        cart_work_submit(s->work, x, run_route);
+        if (x->route->thread == CART_ON_LOADER)
+            cart_work_submit_files(s->work, x, run_route);
+        else
+            cart_work_submit(s->work, x, run_route);
         return MHD_YES;
     }
     return queue_answer(x, false);

@@ -31,9 +31,9 @@
 #define ROOM_FOR 8        /* connections, where there are no descriptors */
 #define FLUSH_SECONDS 2.0 /* that answers cut off at the end of a drain have to leave */
 
-#define DESCRIPTORS_EACH 3    /* of a connection: the client's, and a pair */
-#define OTHER_DESCRIPTORS 128 /* listeners, epoll, files being read */
-#define LINGER_SECONDS 2.0    /* for a client that has its answer to close too */
+#define DESCRIPTORS_EACH 3              /* of a connection: the client's, and a pair */
+#define OTHER_DESCRIPTORS ((size_t)128) /* listeners, epoll, files being read */
+#define LINGER_SECONDS 2.0              /* for a client that has its answer to close too */
 
 enum { AT_CONTROL, AT_LISTENER, AT_CLIENT, AT_RELAY };
 
@@ -649,19 +649,24 @@ size_t cart_serve_port(const struct cart_serve *s)
 
 /* ---- life ---- */
 
-/* As many descriptors as this process may have, and as many connections as they suffice for. */
-static void raise_descriptor_limit(struct cart_serve *s)
+void cart_serve_raise_descriptors(void)
 {
     struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur >= l.rlim_max)
+        return;
+    l.rlim_cur = l.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &l); /* where it fails, fewer connections have room */
+}
+
+/* As many connections as descriptors suffice for. */
+static void bound_connections(struct cart_serve *s)
+{
+    struct rlimit l;
+    size_t others = OTHER_DESCRIPTORS + cart_registry_counts(s->registry).cartridges;
     if (getrlimit(RLIMIT_NOFILE, &l) < 0)
         return;
-    if (l.rlim_cur < l.rlim_max) {
-        l.rlim_cur = l.rlim_max;
-        if (setrlimit(RLIMIT_NOFILE, &l) < 0 && getrlimit(RLIMIT_NOFILE, &l) < 0)
-            return;
-    }
-    size_t most = l.rlim_cur > OTHER_DESCRIPTORS + DESCRIPTORS_EACH
-                      ? (size_t)(l.rlim_cur - OTHER_DESCRIPTORS) / DESCRIPTORS_EACH
+    size_t most = l.rlim_cur > others + DESCRIPTORS_EACH
+                      ? (size_t)(l.rlim_cur - others) / DESCRIPTORS_EACH
                       : 1;
     if (s->opt.max_connections > most)
         s->opt.max_connections = most;
@@ -675,7 +680,7 @@ int cart_net_open(struct cart_serve *s, struct cart_err *err)
     s->net = n;
     n->epoll = n->control[0] = n->control[1] = -1;
     pthread_mutex_init(&n->lock, NULL);
-    raise_descriptor_limit(s);
+    bound_connections(s);
     int r = cart_listeners_open(&n->listeners, s->opt.host, s->opt.port, s->opt.unix_path, err);
     if (r < 0)
         return r;

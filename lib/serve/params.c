@@ -105,6 +105,14 @@ bool cart_fault_refused(struct cart_fault *f, struct cart_serve *s, enum cart_re
     }
 }
 
+bool cart_fault_changed(struct cart_fault *f, const char *cartridge)
+{
+    return cart_fault_set(f, 503, "cartridge_changed", "cartridges",
+                          "cartridge '%s': its file was written to while it was served; reload it, "
+                          "or start the server again",
+                          cartridge);
+}
+
 /* ---- names that are not there ---- */
 
 #define LISTED_MOST ((size_t)8)
@@ -318,16 +326,6 @@ static bool check_name(struct cart_serve *s, const char *model, struct cart_faul
     return r == 0 || cart_fault_memory(f);
 }
 
-bool cart_params_unchanged(const struct cart_stack *stack, struct cart_fault *f)
-{
-    size_t which;
-    return !stack || !cart_stack_changed(stack, &which) ||
-           cart_fault_set(f, 503, "cartridge_changed", "cartridges",
-                          "cartridge '%s': its file was written over while it was served; reload "
-                          "it, or start the server again",
-                          stack->entries[which].name);
-}
-
 bool cart_params_select(struct cart_serve *s, const json_t *o, struct cart_selection *sel,
                         struct cart_fault *f)
 {
@@ -359,13 +357,8 @@ bool cart_params_select(struct cart_serve *s, const json_t *o, struct cart_selec
              model && strlen(model) < sizeof sel->model ? model : s->opt.name);
     if (n == 0)
         return true;
-    if (cart_stack_acquire(&sel->stack, s->registry, names, n, &missing, &err) == 0) {
-        if (cart_params_unchanged(sel->stack, f))
-            return true;
-        cart_stack_release(sel->stack);
-        sel->stack = NULL;
-        return false;
-    }
+    if (cart_stack_acquire(&sel->stack, s->registry, names, n, &missing, &err) == 0)
+        return true;
     if (missing >= n)
         return cart_fault_memory(f);
     if (strcmp(sel->how, "model") == 0)

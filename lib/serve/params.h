@@ -34,9 +34,8 @@ void cart_fault_or_reply(struct cart_exchange *x, bool ok, struct cart_wire *w,
 bool cart_fault_unknown(struct cart_fault *f, struct cart_serve *s, const char *param,
                         const char *wanted);
 
-/* 503 where a cartridge's file was written over in place since it was opened: asked before an answer is
- * begun, and again before it counts as whole. stack may be NULL. */
-bool cart_params_unchanged(const struct cart_stack *stack, struct cart_fault *f);
+/* 503: the cartridge's file was written over in place since it was opened. */
+bool cart_fault_changed(struct cart_fault *f, const char *cartridge);
 
 /* The body as an object; the caller owns it. */
 bool cart_params_body(struct cart_exchange *x, json_t **out, struct cart_fault *f);

@@ -1,4 +1,4 @@
-#include "serve/registry.h"
+#include "serve/registry_impl.h"
 
 #include "base/buf.h"
 #include "base/io.h"
@@ -7,53 +7,11 @@
 #include <assert.h>
 #include <dirent.h>
 #include <errno.h>
-#include <pthread.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-
-/* What a file was when it was opened: equal, and it need not be opened again. */
-struct file_mark {
-    dev_t dev;
-    ino_t ino;
-    off_t size;
-    struct timespec modified, changed;
-};
-
-struct item {
-    char *name;
-    char *dir;  /* the directory that its file is in, or NULL: added by its path */
-    char *file; /* in dir, of a cartridge that was given another name than its file's; or NULL */
-    struct cart_cartridge *cartridge;
-    struct cart_draft *draft;
-    uint64_t id;
-    size_t holders; /* the registry's name and stacks; guarded by the registry's lock */
-    struct file_mark mark;
-};
-
-/* Stacks outlive the registry: what they share with it is counted by itself. */
-struct shared {
-    pthread_mutex_t lock;
-    size_t holders; /* the registry and every stack */
-    uint64_t next_id, loads, refusals;
-};
-
-struct cart_registry {
-    const struct cart_model *m;
-    bool allow_other_weights;
-    struct item **items; /* [n] by name */
-    size_t n, cap;
-    struct shared *shared;
-    pthread_mutex_t loading; /* one thread at a time looks at files; taken before shared's lock */
-};
-
-struct cart_stack_priv {
-    struct shared *shared;
-    struct item **items; /* [n] */
-    struct cart_stack_entry *entries;
-    const struct cart_kv_part **parts;
-    size_t holders; /* guarded by the lock */
-};
+#include <unistd.h>
 
 int cart_registry_new(struct cart_registry **out, const struct cart_model *m,
                       bool allow_other_weights, struct cart_err *err)
@@ -75,26 +33,27 @@ int cart_registry_new(struct cart_registry **out, const struct cart_model *m,
     return 0;
 }
 
-static void item_free(struct item *i)
+void cart_item_free(struct item *i)
 {
     if (i == NULL)
         return;
     cart_cartridge_close(i->cartridge);
     cart_draft_free(i->draft);
+    if (i->fd >= 0)
+        close(i->fd);
     free(i->name);
     free(i->dir);
     free(i->file);
     free(i);
 }
 
-/* With the lock: the item if nobody holds it any more, to be freed after unlocking; else NULL. */
-static struct item *item_let_go(struct item *i)
+struct item *cart_item_let_go(struct item *i)
 {
     assert(i->holders > 0);
     return --i->holders == 0 ? i : NULL;
 }
 
-static void unlock_and_let_go(struct shared *s)
+void cart_shared_unlock(struct shared *s)
 {
     bool last = --s->holders == 0;
 
@@ -111,10 +70,10 @@ void cart_registry_free(struct cart_registry *r)
         return;
     pthread_mutex_lock(&r->shared->lock);
     for (size_t i = 0; i < r->n; i++)
-        r->items[i] = item_let_go(r->items[i]);
-    unlock_and_let_go(r->shared);
+        r->items[i] = cart_item_let_go(r->items[i]);
+    cart_shared_unlock(r->shared);
     for (size_t i = 0; i < r->n; i++)
-        item_free(r->items[i]);
+        cart_item_free(r->items[i]);
     free(r->items);
     pthread_mutex_destroy(&r->loading);
     free(r);
@@ -130,8 +89,7 @@ static bool is_name(const char *s, size_t n)
     return n > 0 && n <= CART_CARTRIDGE_NAME_MAX && s[0] != '.' && strspn(s, letters) >= n;
 }
 
-/* With the lock: where the name is (true) or belongs. */
-static bool find(const struct cart_registry *r, const char *name, size_t *at)
+bool cart_registry_find(const struct cart_registry *r, const char *name, size_t *at)
 {
     size_t low = 0;
     size_t high = r->n;
@@ -177,33 +135,69 @@ struct origin {
     const char *path, *dir, *file;
 };
 
+struct file_mark cart_mark_of(const struct stat *st)
+{
+    return (struct file_mark){st->st_dev, st->st_ino, st->st_size, st->st_mtim, st->st_ctim};
+}
+
+static bool same_time(struct timespec a, struct timespec b)
+{
+    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
+}
+
+bool cart_mark_as_written(const struct file_mark *a, const struct file_mark *b)
+{
+    return a->dev == b->dev && a->ino == b->ino && a->size == b->size &&
+           same_time(a->modified, b->modified);
+}
+
+bool cart_mark_same(const struct file_mark *a, const struct file_mark *b)
+{
+    return cart_mark_as_written(a, b) && same_time(a->changed, b->changed);
+}
+
+static struct item *item_new(const char *name, const struct origin *from)
+{
+    struct item *i = calloc(1, sizeof *i);
+
+    if (i == NULL)
+        return NULL;
+    i->fd = -1;
+    i->holders = 1;
+    if ((i->name = strdup(name)) == NULL ||
+        (from->dir != NULL && (i->dir = strdup(from->dir)) == NULL) ||
+        (from->file != NULL && (i->file = strdup(from->file)) == NULL)) {
+        cart_item_free(i);
+        return NULL;
+    }
+    return i;
+}
+
 static int item_open(struct item **out, const struct cart_registry *r, const char *name,
                      const struct origin *from, char *warning, size_t warning_cap,
                      struct cart_err *err)
 {
     const struct cart_cartridge_options opt = {r->allow_other_weights, true};
-    struct item *i = calloc(1, sizeof *i);
+    struct item *i = item_new(name, from);
     struct stat st;
     int code = 0;
 
-    if (i == NULL || (i->name = strdup(name)) == NULL ||
-        (from->dir != NULL && (i->dir = strdup(from->dir)) == NULL) ||
-        (from->file != NULL && (i->file = strdup(from->file)) == NULL))
-        code = cart_err_memory(err, "a cartridge", sizeof *i);
-    /* The mark is taken first: a file that changes meanwhile is opened again next time. */
-    if (code == 0 && stat(from->path, &st) < 0)
+    if (i == NULL)
+        return cart_err_memory(err, "a cartridge", sizeof *i);
+    /* Without O_NONBLOCK a FIFO would wait for a writer. The mark is taken before the data are read:
+     * what is written meanwhile shows. */
+    if ((i->fd = open(from->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) < 0 || fstat(i->fd, &st) < 0)
         code = cart_err_sys(err, "%s", from->path);
     if (code == 0)
-        code =
-            cart_cartridge_open(&i->cartridge, r->m, from->path, &opt, warning, warning_cap, err);
+        code = cart_cartridge_open_fd(&i->cartridge, r->m, i->fd, from->path, &opt, warning,
+                                      warning_cap, err);
     if (code == 0)
         code = index_draft(i, r->m->V, err);
     if (code < 0) {
-        item_free(i);
+        cart_item_free(i);
         return code;
     }
-    i->mark = (struct file_mark){st.st_dev, st.st_ino, st.st_size, st.st_mtim, st.st_ctim};
-    i->holders = 1;
+    i->mark = cart_mark_of(&st);
     *out = i;
     return 0;
 }
@@ -217,8 +211,8 @@ static int publish(struct cart_registry *r, struct item *item, struct cart_err *
 
     pthread_mutex_lock(&r->shared->lock);
     item->id = ++r->shared->next_id;
-    if (find(r, item->name, &at)) {
-        gone = item_let_go(r->items[at]);
+    if (cart_registry_find(r, item->name, &at)) {
+        gone = cart_item_let_go(r->items[at]);
         r->items[at] = item;
     } else {
         code = cart_array_reserve(&r->items, &r->cap, r->n + 1, sizeof *r->items, err);
@@ -230,9 +224,9 @@ static int publish(struct cart_registry *r, struct item *item, struct cart_err *
     }
     r->shared->loads += code == 0;
     pthread_mutex_unlock(&r->shared->lock);
-    item_free(gone);
+    cart_item_free(gone);
     if (code < 0)
-        item_free(item);
+        cart_item_free(item);
     return code;
 }
 
@@ -279,7 +273,7 @@ int cart_registry_add(struct cart_registry *r, const char *name, const char *pat
 
 static struct item *remove_at(struct cart_registry *r, size_t at)
 {
-    struct item *gone = item_let_go(r->items[at]);
+    struct item *gone = cart_item_let_go(r->items[at]);
 
     memmove(r->items + at, r->items + at + 1, (--r->n - at) * sizeof(struct item *));
     return gone;
@@ -292,11 +286,11 @@ int cart_registry_drop(struct cart_registry *r, const char *name, struct cart_er
     size_t at;
 
     pthread_mutex_lock(&r->shared->lock);
-    bool found = find(r, name, &at);
+    bool found = cart_registry_find(r, name, &at);
     if (found)
         gone = remove_at(r, at);
     pthread_mutex_unlock(&r->shared->lock);
-    item_free(gone);
+    cart_item_free(gone);
     if (!found)
         return cart_err_set(err, CART_EUSAGE, "no cartridge is named \"%s\"",
                             cart_err_escape(shown, sizeof shown, name, strlen(name)));
@@ -402,27 +396,20 @@ int cart_registry_add_file(struct cart_registry *r, const char *name, const char
     return code;
 }
 
-static bool unchanged(const struct file_mark *m, const struct stat *st)
-{
-    return m->dev == st->st_dev && m->ino == st->st_ino && m->size == st->st_size &&
-           m->modified.tv_sec == st->st_mtim.tv_sec && m->modified.tv_nsec == st->st_mtim.tv_nsec &&
-           m->changed.tv_sec == st->st_ctim.tv_sec && m->changed.tv_nsec == st->st_ctim.tv_nsec;
-}
+enum held { NEW, UNCHANGED, GIVEN };
 
-enum standing { NEW, UNCHANGED, GIVEN };
-
-static enum standing standing(struct cart_registry *r, const char *name, const char *dir,
-                              const struct stat *st)
+static enum held held(struct cart_registry *r, const char *name, const char *dir,
+                      const struct file_mark *mark)
 {
-    enum standing s = NEW;
+    enum held s = NEW;
     size_t at;
 
     pthread_mutex_lock(&r->shared->lock);
-    if (find(r, name, &at)) {
+    if (cart_registry_find(r, name, &at)) {
         const struct item *i = r->items[at];
         if (i->dir == NULL || i->file != NULL)
             s = GIVEN;
-        else if (strcmp(i->dir, dir) == 0 && unchanged(&i->mark, st))
+        else if (strcmp(i->dir, dir) == 0 && cart_mark_same(&i->mark, mark))
             s = UNCHANGED;
     }
     pthread_mutex_unlock(&r->shared->lock);
@@ -437,13 +424,16 @@ static int load_file(struct cart_registry *r, const char *dir, const char *file,
     char warning[512] = "";
     size_t n = stem(file);
     struct stat st;
+    struct file_mark mark;
     int code = 0;
     char *path = join(dir, file, &code, err);
 
     memcpy(name, file, n);
     name[n] = '\0';
-    if (path != NULL && stat(path, &st) == 0 && S_ISREG(st.st_mode) &&
-        standing(r, name, dir, &st) == NEW) {
+    bool is_file = path != NULL && stat(path, &st) == 0 && S_ISREG(st.st_mode);
+    if (is_file)
+        mark = cart_mark_of(&st);
+    if (is_file && held(r, name, dir, &mark) == NEW) {
         const struct origin from = {path, dir, NULL};
         int opened = add(r, name, &from, warning, sizeof warning, &why);
         if (report != NULL)
@@ -470,7 +460,7 @@ static void drop_missing(struct cart_registry *r, const char *dir, const struct 
         if (more && !here)
             gone = remove_at(r, i);
         pthread_mutex_unlock(&r->shared->lock);
-        item_free(gone);
+        cart_item_free(gone);
         if (!more)
             return;
         i += here;
@@ -487,7 +477,7 @@ static int next_given(struct cart_registry *r, const char *dir, char *name, char
 
     *file = NULL;
     pthread_mutex_lock(&r->shared->lock);
-    for (at = find(r, name, &at) ? at + 1 : at; at < r->n && code == 0; at++) {
+    for (at = cart_registry_find(r, name, &at) ? at + 1 : at; at < r->n && code == 0; at++) {
         const struct item *i = r->items[at];
         if (i->file == NULL || strcmp(i->dir, dir) != 0)
             continue;
@@ -506,7 +496,7 @@ static int load_given(struct cart_registry *r, const char *dir, cart_registry_re
                       void *ctx, struct cart_err *err)
 {
     char name[CART_CARTRIDGE_NAME_MAX + 1] = "";
-    struct file_mark mark;
+    struct file_mark mark, now;
     char *file;
     int code;
 
@@ -515,10 +505,13 @@ static int load_given(struct cart_registry *r, const char *dir, cart_registry_re
         char warning[512] = "";
         struct stat st;
         char *path = join(dir, file, &code, err);
-        if (code == 0 && (stat(path, &st) < 0 || !S_ISREG(st.st_mode))) {
+        bool is_file = code == 0 && stat(path, &st) == 0 && S_ISREG(st.st_mode);
+        if (is_file)
+            now = cart_mark_of(&st);
+        if (code == 0 && !is_file) {
             code = cart_registry_drop(r, name, NULL);
             code = code == CART_EUSAGE ? 0 : code; /* dropped meanwhile */
-        } else if (code == 0 && !unchanged(&mark, &st)) {
+        } else if (code == 0 && !cart_mark_same(&mark, &now)) {
             int opened = add_file(r, name, dir, file, warning, sizeof warning, &why);
             if (report != NULL)
                 report(ctx, name, warning, opened < 0 ? &why : NULL);
@@ -552,169 +545,6 @@ int cart_registry_load(struct cart_registry *r, const char *dir, cart_registry_r
     pthread_mutex_unlock(&r->loading);
     names_release(&names);
     return code;
-}
-
-/* ---- stacks ---- */
-
-static void stack_free(struct cart_stack *s)
-{
-    if (s == NULL)
-        return;
-    if (s->priv != NULL) {
-        free(s->priv->items);
-        free(s->priv->entries);
-        free(s->priv->parts);
-    }
-    free(s->priv);
-    free(s);
-}
-
-static struct cart_stack *stack_new(size_t n)
-{
-    struct cart_stack *s = calloc(1, sizeof *s);
-    size_t room = n > 0 ? n : 1;
-
-    if (s == NULL || (s->priv = calloc(1, sizeof *s->priv)) == NULL) {
-        stack_free(s);
-        return NULL;
-    }
-    s->priv->items = calloc(room, sizeof *s->priv->items);
-    s->priv->entries = calloc(room, sizeof *s->priv->entries);
-    s->priv->parts = calloc(2 * room, sizeof *s->priv->parts);
-    if (s->priv->items == NULL || s->priv->entries == NULL || s->priv->parts == NULL) {
-        stack_free(s);
-        return NULL;
-    }
-    s->n = n;
-    s->entries = s->priv->entries;
-    s->parts = s->priv->parts;
-    s->priv->holders = 1;
-    return s;
-}
-
-/* With the lock: the i-th cartridge of the stack. */
-static void stack_put(struct cart_stack *s, size_t i, struct item *item)
-{
-    const struct cart_cartridge *c = item->cartridge;
-
-    item->holders++;
-    s->priv->items[i] = item;
-    s->priv->entries[i] = (struct cart_stack_entry){item->name, c, item->id, item->draft};
-    s->rows += c->p; /* at most CART_CARTRIDGE_MAX_P each */
-    s->n_parts += cart_cartridge_parts(&c, 1, s->priv->parts + s->n_parts);
-}
-
-int cart_stack_acquire(struct cart_stack **out, struct cart_registry *r, const char *const *names,
-                       size_t n, size_t *missing, struct cart_err *err)
-{
-    size_t bad = SIZE_MAX;
-    char shown[64];
-
-    if (n > CART_STACK_MAX)
-        return cart_err_set(err, CART_EUSAGE, "%zu cartridges: expected at most %zu", n,
-                            CART_STACK_MAX);
-    struct cart_stack *s = stack_new(n);
-    if (s == NULL)
-        return cart_err_memory(err, "a list of cartridges", 0);
-    pthread_mutex_lock(&r->shared->lock);
-    for (size_t i = 0; i < n && bad == SIZE_MAX; i++) {
-        size_t at;
-        bad = find(r, names[i], &at) ? SIZE_MAX : i;
-    }
-    for (size_t i = 0; i < n && bad == SIZE_MAX; i++) {
-        size_t at;
-        if (find(r, names[i], &at))
-            stack_put(s, i, r->items[at]);
-    }
-    if (bad == SIZE_MAX) {
-        r->shared->holders++;
-        s->priv->shared = r->shared;
-    }
-    pthread_mutex_unlock(&r->shared->lock);
-    if (bad != SIZE_MAX) {
-        stack_free(s);
-        if (missing != NULL)
-            *missing = bad;
-        return cart_err_set(err, CART_EUSAGE, "no cartridge is named \"%s\"",
-                            cart_err_escape(shown, sizeof shown, names[bad], strlen(names[bad])));
-    }
-    *out = s;
-    return 0;
-}
-
-int cart_stack_acquire_all(struct cart_stack **out, struct cart_registry *r, struct cart_err *err)
-{
-    pthread_mutex_lock(&r->shared->lock);
-    struct cart_stack *s = stack_new(r->n);
-    for (size_t i = 0; s != NULL && i < r->n; i++)
-        stack_put(s, i, r->items[i]);
-    if (s != NULL) {
-        r->shared->holders++;
-        s->priv->shared = r->shared;
-    }
-    pthread_mutex_unlock(&r->shared->lock);
-    if (s == NULL)
-        return cart_err_memory(err, "a list of cartridges", 0);
-    *out = s;
-    return 0;
-}
-
-void cart_stack_hold(struct cart_stack *s)
-{
-    pthread_mutex_lock(&s->priv->shared->lock);
-    s->priv->holders++;
-    pthread_mutex_unlock(&s->priv->shared->lock);
-}
-
-void cart_stack_release(struct cart_stack *s)
-{
-    if (s == NULL)
-        return;
-    struct shared *shared = s->priv->shared;
-    pthread_mutex_lock(&shared->lock);
-    if (--s->priv->holders > 0) {
-        pthread_mutex_unlock(&shared->lock);
-        return;
-    }
-    for (size_t i = 0; i < s->n; i++)
-        s->priv->items[i] = item_let_go(s->priv->items[i]);
-    unlock_and_let_go(shared);
-    for (size_t i = 0; i < s->n; i++)
-        item_free(s->priv->items[i]);
-    stack_free(s);
-}
-
-/* Another mark need not mean other rows: links, modes and times change too. Then the rows are read
- * through once, and the new mark is theirs. */
-static bool item_changed(struct item *item, struct shared *shared)
-{
-    struct stat st;
-    struct file_mark mark;
-
-    if (cart_cartridge_is_short(item->cartridge))
-        return true;
-    pthread_mutex_lock(&shared->lock);
-    mark = item->mark;
-    pthread_mutex_unlock(&shared->lock);
-    if (stat(item->cartridge->path, &st) < 0 || st.st_dev != mark.dev || st.st_ino != mark.ino ||
-        unchanged(&mark, &st))
-        return false;
-    if (st.st_size != mark.size || !cart_cartridge_is_intact(item->cartridge))
-        return true;
-    pthread_mutex_lock(&shared->lock);
-    item->mark = (struct file_mark){st.st_dev, st.st_ino, st.st_size, st.st_mtim, st.st_ctim};
-    pthread_mutex_unlock(&shared->lock);
-    return false;
-}
-
-bool cart_stack_changed(const struct cart_stack *s, size_t *which)
-{
-    for (size_t i = 0; i < s->n; i++) {
-        *which = i;
-        if (item_changed(s->priv->items[i], s->priv->shared))
-            return true;
-    }
-    return false;
 }
 
 struct cart_registry_counts cart_registry_counts(struct cart_registry *r)

@@ -1,6 +1,8 @@
 /* The HTTP server over the scheduler. One thread (libmicrohttpd's) moves bytes, one (the caller of
  * cart_serve_run) accepts connections, watches clients that wait and keeps deadlines, two parse
- * requests, one is the scheduler's. Nothing a client does blocks any of them. cart-serve(1)
+ * requests, one loads cartridges and reads files anew that were written to, one is the scheduler's.
+ * Nothing a client does blocks any of them but the loader, which only loads wait for, and requests
+ * for what was written to. cart-serve(1)
  * documents every route and field.
  *
  * Messages for people go out through the functions of struct cart_serve_options, from any of these
@@ -44,6 +46,10 @@ struct cart_serve_options {
     void (*on_note)(void *ctx, enum cart_log_level level, const char *text);
     void *ctx;
 };
+
+/* Lets this process have as many descriptors as it may: each connection takes three and each cartridge
+ * one. Before cartridges are opened. */
+void cart_serve_raise_descriptors(void);
 
 /* Binds the listeners (also those of $LISTEN_FDS). All pointers are borrowed until cart_serve_free,
  * the strings of opt too. CART_EUSAGE: a host that does not resolve, a key file without keys;

@@ -13,16 +13,17 @@ struct job {
 
 struct queue {
     struct job *first, *last;
+    pthread_cond_t more;
 };
 
 struct cart_work {
     struct cart_serve *serve;
     pthread_mutex_t lock;
-    pthread_cond_t more;
-    struct queue jobs;
+    struct queue jobs;  /* of the workers */
+    struct queue files; /* of the loader */
     struct queue later; /* that wait until the scheduler has a place */
     bool ended;
-    pthread_t threads[N_WORKERS];
+    pthread_t threads[N_WORKERS + 1]; /* the loader first */
     size_t n_threads;
 };
 
@@ -45,17 +46,16 @@ static struct job *take(struct queue *q)
     return j;
 }
 
-static void *run(void *arg)
+static void run(struct cart_work *w, struct queue *q)
 {
-    struct cart_work *w = arg;
     for (;;) {
         pthread_mutex_lock(&w->lock);
-        while (!w->jobs.first && !w->ended)
-            pthread_cond_wait(&w->more, &w->lock);
-        struct job *j = take(&w->jobs);
+        while (!q->first && !w->ended)
+            pthread_cond_wait(&q->more, &w->lock);
+        struct job *j = take(q);
         pthread_mutex_unlock(&w->lock);
         if (!j)
-            return NULL;
+            return;
         if (j->x) {
             j->run(j->x);
             cart_exchange_release(j->x);
@@ -66,6 +66,20 @@ static void *run(void *arg)
     }
 }
 
+static void *run_worker(void *arg)
+{
+    struct cart_work *w = arg;
+    run(w, &w->jobs);
+    return NULL;
+}
+
+static void *run_loader(void *arg)
+{
+    struct cart_work *w = arg;
+    run(w, &w->files);
+    return NULL;
+}
+
 int cart_work_new(struct cart_work **out, struct cart_serve *s, struct cart_err *err)
 {
     struct cart_work *w = calloc(1, sizeof *w);
@@ -73,9 +87,11 @@ int cart_work_new(struct cart_work **out, struct cart_serve *s, struct cart_err 
         return cart_err_memory(err, "workers", sizeof *w);
     w->serve = s;
     pthread_mutex_init(&w->lock, NULL);
-    pthread_cond_init(&w->more, NULL);
-    for (; w->n_threads < N_WORKERS; w->n_threads++)
-        if ((errno = pthread_create(&w->threads[w->n_threads], NULL, run, w)) != 0) {
+    pthread_cond_init(&w->jobs.more, NULL);
+    pthread_cond_init(&w->files.more, NULL);
+    for (; w->n_threads < CART_COUNTOF(w->threads); w->n_threads++)
+        if ((errno = pthread_create(&w->threads[w->n_threads], NULL,
+                                    w->n_threads == 0 ? run_loader : run_worker, w)) != 0) {
             int r = cart_err_sys(err, "worker thread");
             cart_work_end(w);
             cart_work_free(w);
@@ -91,7 +107,8 @@ void cart_work_end(struct cart_work *w)
         return;
     pthread_mutex_lock(&w->lock);
     w->ended = true;
-    pthread_cond_broadcast(&w->more);
+    pthread_cond_broadcast(&w->jobs.more);
+    pthread_cond_broadcast(&w->files.more);
     pthread_mutex_unlock(&w->lock);
     while (w->n_threads > 0)
         pthread_join(w->threads[--w->n_threads], NULL);
@@ -106,13 +123,14 @@ void cart_work_free(struct cart_work *w)
 {
     if (!w)
         return;
-    pthread_cond_destroy(&w->more);
+    pthread_cond_destroy(&w->jobs.more);
+    pthread_cond_destroy(&w->files.more);
     pthread_mutex_destroy(&w->lock);
     free(w);
 }
 
-/* False: there is no memory, or the workers have ended. */
-static bool push(struct cart_work *w, bool later, struct cart_exchange *x, cart_route_fn *fn)
+/* False: there is no memory, or the threads have ended. */
+static bool push(struct cart_work *w, struct queue *q, struct cart_exchange *x, cart_route_fn *fn)
 {
     struct job *j = calloc(1, sizeof *j);
     if (!j)
@@ -122,18 +140,19 @@ static bool push(struct cart_work *w, bool later, struct cart_exchange *x, cart_
     pthread_mutex_lock(&w->lock);
     bool ok = !w->ended;
     if (ok)
-        append(later ? &w->later : &w->jobs, j);
-    pthread_cond_signal(&w->more);
+        append(q, j);
+    if (q != &w->later)
+        pthread_cond_signal(&q->more);
     pthread_mutex_unlock(&w->lock);
     if (!ok)
         free(j);
     return ok;
 }
 
-static void submit(struct cart_work *w, bool later, struct cart_exchange *x, cart_route_fn *fn)
+static void submit(struct cart_work *w, struct queue *q, struct cart_exchange *x, cart_route_fn *fn)
 {
     cart_exchange_hold(x);
-    if (push(w, later, x, fn))
+    if (push(w, q, x, fn))
         return;
     cart_exchange_error(x, 503, "out_of_memory", NULL, "no memory for another request");
     cart_exchange_release(x);
@@ -141,12 +160,17 @@ static void submit(struct cart_work *w, bool later, struct cart_exchange *x, car
 
 void cart_work_submit(struct cart_work *w, struct cart_exchange *x, cart_route_fn *fn)
 {
-    submit(w, false, x, fn);
+    submit(w, &w->jobs, x, fn);
+}
+
+void cart_work_submit_files(struct cart_work *w, struct cart_exchange *x, cart_route_fn *fn)
+{
+    submit(w, &w->files, x, fn);
 }
 
 void cart_work_submit_later(struct cart_work *w, struct cart_exchange *x, cart_route_fn *fn)
 {
-    submit(w, true, x, fn);
+    submit(w, &w->later, x, fn);
 }
 
 void cart_work_resume(struct cart_work *w)
@@ -155,7 +179,7 @@ void cart_work_resume(struct cart_work *w)
     struct job *j = take(&w->later);
     if (j) {
         append(&w->jobs, j);
-        pthread_cond_signal(&w->more);
+        pthread_cond_signal(&w->jobs.more);
     }
     pthread_mutex_unlock(&w->lock);
 }
@@ -165,12 +189,12 @@ void cart_work_resume_all(struct cart_work *w)
     pthread_mutex_lock(&w->lock);
     for (struct job *j = take(&w->later); j; j = take(&w->later))
         append(&w->jobs, j);
-    pthread_cond_broadcast(&w->more);
+    pthread_cond_broadcast(&w->jobs.more);
     pthread_mutex_unlock(&w->lock);
 }
 
 void cart_work_reload(struct cart_work *w)
 {
-    if (!push(w, false, NULL, NULL))
+    if (!push(w, &w->files, NULL, NULL))
         cart_net_note(w->serve, CART_LOG_ERROR, "no memory to read the directory again");
 }

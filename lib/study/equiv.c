@@ -106,7 +106,7 @@ static int save_and_map(struct cart_cartridge **out, const struct cart_model *m,
     static const char name[] = "the file of rows";
     if ((r = cart_cartridge_write(fd, name, m, init.rows.parts, init.rows.n_parts, io.frozen,
                                   metadata, NULL, 0, err)) == 0)
-        r = cart_cartridge_open_fd(out, m, fd, name, err);
+        r = cart_cartridge_open_fd(out, m, fd, name, NULL, NULL, 0, err);
 out:
     if (fd >= 0)
         (void)close(fd);

@@ -1,0 +1,69 @@
+/* What the registry (registry.c) and the stacks made of it (stack.c) share. */
+#ifndef CART_SERVE_REGISTRY_IMPL_H
+#define CART_SERVE_REGISTRY_IMPL_H
+
+#include "serve/registry.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+#include <time.h>
+
+/* What a file was when its data were last known: equal, and it need not be read again. */
+struct file_mark {
+    dev_t dev;
+    ino_t ino;
+    off_t size;
+    struct timespec modified, changed;
+};
+
+struct item {
+    char *name;
+    char *dir;  /* the directory that its file is in, or NULL: added by its path */
+    char *file; /* in dir, of a cartridge that was given another name than its file's; or NULL */
+    struct cart_cartridge *cartridge;
+    struct cart_draft *draft;
+    int fd; /* of the file that is mapped, whatever has its name now */
+    /* Guarded by the registry's lock. */
+    size_t holders; /* the registry's name and stacks */
+    uint64_t id;
+    struct file_mark mark; /* of no file once changed */
+    bool changed;          /* the file has had other data: so it stays */
+};
+
+/* Stacks outlive the registry: what they share with it is counted by itself. */
+struct shared {
+    pthread_mutex_t lock;
+    size_t holders; /* the registry and every stack */
+    uint64_t next_id, loads, refusals;
+};
+
+struct cart_registry {
+    const struct cart_model *m;
+    bool allow_other_weights;
+    struct item **items; /* [n] by name */
+    size_t n, cap;
+    struct shared *shared;
+    pthread_mutex_t loading; /* one thread at a time looks at files; taken before shared's lock */
+};
+
+struct cart_stack_priv {
+    struct shared *shared;
+    struct item **items; /* [n] */
+    struct cart_stack_entry *entries;
+    const struct cart_kv_part **parts;
+    size_t holders; /* guarded by the lock */
+};
+
+/* registry.c. With the lock: where the name is (true) or belongs. */
+bool cart_registry_find(const struct cart_registry *r, const char *name, size_t *at);
+/* With the lock: the item if nobody holds it any more, to be freed after unlocking; else NULL. */
+struct item *cart_item_let_go(struct item *i);
+void cart_item_free(struct item *i);       /* NULL is fine */
+void cart_shared_unlock(struct shared *s); /* and one holder less */
+
+struct file_mark cart_mark_of(const struct stat *st);
+bool cart_mark_same(const struct file_mark *a, const struct file_mark *b);
+/* What tells of writes is the same; modes, links and names tell of themselves in changed only. */
+bool cart_mark_as_written(const struct file_mark *a, const struct file_mark *b);
+
+#endif
