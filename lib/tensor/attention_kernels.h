@@ -18,8 +18,7 @@ static inline size_t cart_attn_rows_fit(size_t DH)
 }
 
 /* Rows r0 .. r1 - 1 of one item; or, where n_items > 1, all rows of each item (r0 = 0, r1 their
- * sum). The first shared keys (a multiple of CART_ATTN_BLOCK) of the items are the same memory. r1
- * - r0 <= cart_attn_rows_fit(DH). */
+ * sum). The first shared keys (a multiple of CART_ATTN_BLOCK) of the items are the same memory. */
 struct cart_attn_forward_work {
     const struct cart_attn_item *items;
     size_t n_items, r0, r1, shared;
@@ -34,8 +33,10 @@ struct cart_attn_backward_work {
 };
 
 struct cart_attention_kernels {
+    /* KV heads [kv, kv + heads), block by block of keys: heads that lie side by side in memory are
+     * read together. heads * (r1 - r0) <= cart_attn_rows_fit(DH). */
     void (*forward)(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d,
-                    size_t kv, void *scratch);
+                    size_t kv, size_t heads, void *scratch);
 
     /* One span of keys alone, for a few rows of one item: part [r1 - r0][DHp + 2] holds o, m and l
      * of each row; l = 0 says that no key of the span is visible. Then join takes n_spans such
