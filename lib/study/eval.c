@@ -26,7 +26,8 @@ struct eval_run {
     const struct cart_eval_options *opt;
     struct cart_pool *pool;
     struct cart_corpus corpus;
-    char digest[33]; /* of corpus */
+    char digest[33];     /* of corpus */
+    const char *profile; /* of the model's chat */
     struct cart_conversation_order order;
     struct cart_conversation **convs;
     size_t n, cap;
@@ -346,12 +347,28 @@ static int run_cut(struct eval_run *e, const struct cart_chat *chat, size_t p, s
     return r;
 }
 
-/* Whether c says that it was made of another corpus than the stream's, which then cannot give its
- * first rows again. */
+/* Whether c says something else there. */
+static bool says_other(const struct cart_cartridge *c, const char *key, const char *value)
+{
+    const char *said = json_string_value(json_object_get(c->metadata, key));
+    return said && strcmp(said, value) != 0;
+}
+
 static bool of_other_corpus(const struct eval_run *e, const struct cart_cartridge *c)
 {
-    const char *corpus = json_string_value(json_object_get(c->metadata, "cart.corpus"));
-    return corpus && strcmp(corpus, e->digest) != 0;
+    return says_other(c, "cart.corpus", e->digest);
+}
+
+/* Why this model and this stream cannot give the first rows of c again, or NULL. */
+static const char *of_other_making(const struct eval_run *e, const struct cart_cartridge *c)
+{
+    if (of_other_corpus(e, c))
+        return "it was made of another corpus than the stream's";
+    if (says_other(c, "cart.weights", e->m->fp.weights))
+        return "it was made by other weights than the model's";
+    if (says_other(c, "cart.profile", e->profile))
+        return "it was made with another chat profile";
+    return NULL;
 }
 
 static int run_untrained(struct eval_run *e, const struct cart_cartridge *c, struct cart_err *err)
@@ -362,8 +379,9 @@ static int run_untrained(struct eval_run *e, const struct cart_cartridge *c, str
     struct cart_err why;
     int r = text ? cart_json_parse(&recipe, text, strlen(text), "cart.recipe", &why)
                  : cart_err_set(&why, CART_EMATCH, "the file has no recipe");
-    if (r == 0 && of_other_corpus(e, c))
-        r = cart_err_set(&why, CART_EMATCH, "it was made of another corpus than the stream's");
+    const char *other = of_other_making(e, c);
+    if (r == 0 && other)
+        r = cart_err_set(&why, CART_EMATCH, "%s", other);
     if (r == 0)
         r = cart_init_remake(&init, e->m, recipe, &e->corpus, e->pool, &why);
     if (r == CART_EMATCH || r == CART_EUSAGE || r == CART_EFORMAT) {
@@ -393,25 +411,33 @@ static int run_untrained(struct eval_run *e, const struct cart_cartridge *c, str
     return r;
 }
 
-/* 1 where both have one recipe of rows over one corpus: the first cartridge already has its untrained arm. Else 0;
+/* Whether all values at keys [n] are the same, or absent in both. */
+static bool agree(const json_t *a, const json_t *b, const char *const *keys, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const json_t *x = json_object_get(a, keys[i]), *y = json_object_get(b, keys[i]);
+        if ((x || y) && !json_equal(x, y))
+            return false;
+    }
+    return true;
+}
+
+/* 1 where the same maker gave both the same first rows: the first cartridge already has its untrained arm. Else 0;
  * CART_ESYS: no memory. */
 static int same_start(const struct cart_cartridge *a, const struct cart_cartridge *b,
                       struct cart_err *err)
 {
-    static const char *const keys[] = {"init", "p", "frozen", "init_seed", "kernels", "precision"};
+    static const char *const making[] = {"cart.corpus", "cart.weights", "cart.profile"};
+    static const char *const recipe[] = {"init",        "p",       "frozen",   "init_seed",
+                                         "init_digest", "kernels", "precision"};
     const char *ta = json_string_value(json_object_get(a->metadata, "cart.recipe"));
     const char *tb = json_string_value(json_object_get(b->metadata, "cart.recipe"));
     json_t *ra = NULL, *rb = NULL;
     struct cart_err why = {0};
-    const json_t *ca = json_object_get(a->metadata, "cart.corpus");
-    const json_t *cb = json_object_get(b->metadata, "cart.corpus");
-    bool same = ta && tb && ((!ca && !cb) || json_equal(ca, cb)) &&
+    bool same = ta && tb && agree(a->metadata, b->metadata, making, CART_COUNTOF(making)) &&
                 cart_json_parse(&ra, ta, strlen(ta), a->path, &why) == 0 &&
-                cart_json_parse(&rb, tb, strlen(tb), b->path, &why) == 0;
-    for (size_t i = 0; i < CART_COUNTOF(keys) && same; i++) {
-        const json_t *x = json_object_get(ra, keys[i]), *y = json_object_get(rb, keys[i]);
-        same = (!x && !y) || json_equal(x, y);
-    }
+                cart_json_parse(&rb, tb, strlen(tb), b->path, &why) == 0 &&
+                agree(ra, rb, recipe, CART_COUNTOF(recipe));
     json_decref(ra);
     json_decref(rb);
     return why.code == CART_ESYS ? cart_err_set(err, why.code, "%s", why.msg) : same;
@@ -424,7 +450,10 @@ static int run_arms(struct eval_run *e, struct cart_err *err)
     int r = cart_model_chat(e->m, &chat, err);
     e->bare = 0;
     e->untrained = SIZE_MAX;
-    if (r < 0 || (r = run_arm(e, "bare", NULL, 0, 0, err)) < 0 || (r = run_whole(e, chat, err)) < 0)
+    if (r < 0)
+        return r;
+    e->profile = cart_chat_profile(chat);
+    if ((r = run_arm(e, "bare", NULL, 0, 0, err)) < 0 || (r = run_whole(e, chat, err)) < 0)
         return r;
     for (size_t i = 0; i < o->n_cartridges && r == 0; i++)
         r = run_cut(e, chat, o->cartridges[i]->p, err);

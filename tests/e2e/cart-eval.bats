@@ -197,6 +197,42 @@ arm() {
     cart_has err "cart-eval: warning: 1 cartridge of another corpus than the stream's"
 }
 
+@test "the first rows of a cartridge of other weights or another profile are not made by this model" {
+    cart_need_tool jq
+    local weights
+    weights=$(cart-view start.safetensors | jq -r '.metadata["cart.weights"] // empty')
+    edit() {
+        cart-view --data start.safetensors |
+            jq -c "if .metadata then .metadata |= (del(.[\"cart.data\"], .[\"cart.sum\"]) | .[\"cart.$1\"] = \"$2\") else . end" |
+            cart-view -q --pack -o "$1.safetensors" -
+    }
+    edit weights "$(tr 0-9a-f 1-9a-f0 <<< "$weights")"
+    edit profile other
+    for which in weights profile; do
+        cart-eval --allow-other-weights -c $which.safetensors --json c.targets > out.json
+        cart_equal "bare,whole text,text 48,$which.safetensors" "$(jq -r '[.arms[].name] | join(",")' out.json)" students
+        # It does not stand for one that can be made again.
+        cart-eval --allow-other-weights -c $which.safetensors -c start.safetensors --json c.targets > out.json
+        cart_equal "bare,whole text,text 48,untrained,$which.safetensors,start.safetensors" \
+            "$(jq -r '[.arms[].name] | join(",")' out.json)" students
+        cart_equal "$(arm start.safetensors .kl)" "$(arm untrained .kl)" KL
+        cp out.json $which.json
+    done
+    cart_has weights.json "untrained: left out for weights.safetensors: it was made by other weights than the model's"
+    cart_has profile.json 'untrained: left out for profile.safetensors: it was made with another chat profile'
+}
+
+@test "cartridges that began as two files are two starts" {
+    cart_need_tool jq
+    head -n 2 c.txt > a.txt
+    tail -n 2 c.txt > b.txt
+    for which in a b; do cart-init -q -p 48 --init $which.txt -o $which.safetensors c.tokens; done
+    cart-eval -c a.safetensors -c b.safetensors c.targets > out
+    for which in a b; do
+        cart_has out "untrained: left out for $which.safetensors: its first rows came from a file (text)"
+    done
+}
+
 @test "rows so large that nothing finite comes of them" {
     cart_need_tool jq
     cart-view --data start.safetensors | jq -c 'if .name == "layers.0.v" then .data |= map(map(map(3e38)))
