@@ -32,8 +32,7 @@ static int save(const struct options *o, const struct cart_model *m, const struc
     json_decref(options);
     if (!history)
         return err->code;
-    r = cart_init_describe(&metadata, m, corpus, init->rows.p, init->rows.frozen, 0, init->recipe,
-                           history, err);
+    r = cart_init_describe(&metadata, m, corpus, init, 0, init->recipe, history, err);
     if (r == 0 && o->draft)
         r = cart_init_draft(&draft, &n_draft, corpus, err);
     if (r == 0)

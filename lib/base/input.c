@@ -27,14 +27,14 @@ static int read_rest(struct cart_input *in, struct cart_err *err)
     return r;
 }
 
-static int load(struct cart_input *in, const char *path, struct cart_err *err)
+static int load(struct cart_input *in, struct cart_err *err)
 {
     struct stat st;
     int r;
 
     if (in->fd == STDIN_FILENO || fstat(in->fd, &st) < 0 || !S_ISREG(st.st_mode))
         return read_rest(in, err);
-    if ((r = cart_map_open(&in->map, path, err)) < 0)
+    if ((r = cart_map_fd(&in->map, in->fd, in->name, err)) < 0)
         return r;
     in->bytes = in->map.data;
     in->size = in->map.size;
@@ -57,7 +57,7 @@ int cart_input_open(struct cart_input *in, const char *path, struct cart_err *er
     if (in->kind == CART_SNIFF_STREAM)
         return 0;
     if (in->kind == CART_SNIFF_SAFETENSORS || in->kind == CART_SNIFF_GGUF)
-        return load(in, path, err);
+        return load(in, err);
     bool cut = in->kind == CART_SNIFF_EMPTY || in->kind == CART_SNIFF_STREAM_CUT;
     return cart_err_set(err, cut ? CART_ETRUNC : CART_EFORMAT,
                         "%s: expected a cart stream, safetensors or GGUF file, found %s", in->name,

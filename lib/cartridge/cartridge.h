@@ -77,8 +77,10 @@ int cart_cartridge_write(int fd, const char *name, const struct cart_model *m,
 
 /* What a new cartridge says of itself. Strings borrowed; NULL leaves the key out. */
 struct cart_cartridge_about {
-    size_t p, frozen;
+    size_t p, frozen, first_position;
     uint64_t steps;
+    const char *weights;   /* fingerprint; NULL: the model's */
+    const char *precision; /* NULL: that of the kernels selected */
     const char *profile, *wrapper_open,
         *wrapper_close;             /* chat profile and the text around the rows */
     const char *corpus;             /* digest */

@@ -201,6 +201,7 @@ static int set_json(json_t *o, const char *key, const json_t *value, struct cart
 int cart_cartridge_describe(json_t **out, const struct cart_model *m,
                             const struct cart_cartridge_about *about, struct cart_err *err)
 {
+    const char *selected = cart_precision_selected() == CART_PRECISION_BF16 ? "bf16" : "f32";
     json_t *o = json_object();
     if (!o)
         return cart_err_memory(err, "metadata", 0);
@@ -209,14 +210,15 @@ int cart_cartridge_describe(json_t **out, const struct cart_model *m,
         set_text(o, "cart.geometry", m->fp.geometry) &&
         set_text(o, "cart.tokenizer", m->fp.tokenizer) &&
         set_text(o, "cart.template", m->fp.chat[0] ? m->fp.chat : NULL) &&
-        set_text(o, "cart.weights", m->fp.weights) && set_text(o, "cart.profile", about->profile) &&
+        set_text(o, "cart.weights", about->weights ? about->weights : m->fp.weights) &&
+        set_text(o, "cart.profile", about->profile) &&
         set_text(o, "cart.wrapper_open", about->wrapper_open) &&
         set_text(o, "cart.wrapper_close", about->wrapper_close) &&
         set_text(o, "cart.corpus", about->corpus) && set_number(o, "cart.p", about->p) &&
-        set_number(o, "cart.frozen", about->frozen) && set_number(o, "cart.first_position", 0) &&
+        set_number(o, "cart.frozen", about->frozen) &&
+        set_number(o, "cart.first_position", about->first_position) &&
         set_number(o, "cart.steps", about->steps) &&
-        set_text(o, "cart.precision",
-                 cart_precision_selected() == CART_PRECISION_BF16 ? "bf16" : "f32") &&
+        set_text(o, "cart.precision", about->precision ? about->precision : selected) &&
         set_text(o, "cart.rope_order", m->rope.order == CART_ROPE_HALF ? "half" : "interleaved");
     int r = ok ? 0 : cart_err_memory(err, "metadata", 0);
     if (r == 0)

@@ -101,20 +101,27 @@ int cart_corpus_read(struct cart_corpus *c, struct cart_stream_reader *reader, s
     return r;
 }
 
-int cart_corpus_open(struct cart_corpus *c, struct cart_stream_reader **in, const char *path,
+int cart_corpus_take(struct cart_corpus *c, struct cart_stream_reader *in,
                      const struct cart_model *m, struct cart_err *err)
 {
     struct cart_record rec;
     int r;
 
-    if ((r = cart_stream_open(in, path, "tokens", err)) < 0 ||
-        (r = cart_fingerprints_check(m, json_object_get(cart_stream_head(*in), "model"), true,
-                                     cart_stream_name(*in), err)) < 0 ||
-        (r = cart_corpus_read(c, *in, m->V, &rec, err)) < 0)
+    if ((r = cart_fingerprints_check(m, json_object_get(cart_stream_head(in), "model"), true,
+                                     cart_stream_name(in), err)) < 0 ||
+        (r = cart_corpus_read(c, in, m->V, &rec, err)) < 0)
         return r;
     return r == 0 ? 0
                   : cart_err_set(err, CART_EFORMAT, "%s: a record of type %s in a token stream",
-                                 cart_stream_name(*in), rec.type);
+                                 cart_stream_name(in), rec.type);
+}
+
+int cart_corpus_open(struct cart_corpus *c, struct cart_stream_reader **in, const char *path,
+                     const struct cart_model *m, struct cart_err *err)
+{
+    int r = cart_stream_open(in, path, "tokens", err);
+
+    return r < 0 ? r : cart_corpus_take(c, *in, m, err);
 }
 
 size_t cart_corpus_bytes(const struct cart_corpus *c)

@@ -43,6 +43,9 @@ int cart_corpus_read(struct cart_corpus *c, struct cart_stream_reader *r, size_t
  * another tokenizer than m's. */
 int cart_corpus_open(struct cart_corpus *c, struct cart_stream_reader **in, const char *path,
                      const struct cart_model *m, struct cart_err *err) CART_MUST_USE;
+/* The same of a token stream that is open; it stays the caller's. */
+int cart_corpus_take(struct cart_corpus *c, struct cart_stream_reader *in,
+                     const struct cart_model *m, struct cart_err *err) CART_MUST_USE;
 void cart_corpus_release(struct cart_corpus *c);
 /* Memory that it takes: the payloads, and the ids once more. */
 size_t cart_corpus_bytes(const struct cart_corpus *c);

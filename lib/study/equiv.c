@@ -99,8 +99,7 @@ static int save_and_map(struct cart_cartridge **out, const struct cart_model *m,
                     : cart_init_of_ids(&init, m, ids, opt->p, io.frozen, pool, err);
     if (r < 0)
         return r;
-    if ((r = cart_init_describe(&metadata, m, corpus, opt->p, io.frozen, 0, init.recipe, NULL,
-                                err)) < 0 ||
+    if ((r = cart_init_describe(&metadata, m, corpus, &init, 0, init.recipe, NULL, err)) < 0 ||
         (r = cart_io_scratch(&fd, opt->dir, err)) < 0)
         goto out;
     static const char name[] = "the file of rows";

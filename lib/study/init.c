@@ -10,9 +10,11 @@
 
 #include <math.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define PREFILL_TOKENS ((size_t)512)
 #define TEXT_LIMIT ((size_t)1 << 30)
@@ -193,31 +195,49 @@ static int rows_at_random(struct cart_init *out, const struct cart_model *m,
     return 0;
 }
 
+/* A file that was opened once: all that is known of it is of the same bytes, whatever has its name
+ * meanwhile. */
+struct source {
+    int fd;                /* -1: a pipe, read whole */
+    struct cart_map map;   /* of fd */
+    struct cart_buf piped; /* of a pipe */
+    const void *bytes;     /* [n] of the one or the other */
+    size_t n;
+};
+
 static int rows_of_cartridge(struct cart_init *out, const struct cart_model *m,
-                             const struct cart_init_options *opt, char *warning, size_t warning_cap,
-                             struct cart_err *err)
+                             const struct cart_init_options *opt, const struct source *s,
+                             char *warning, size_t warning_cap, struct cart_err *err)
 {
     struct cart_cartridge *c;
     struct cart_cartridge_options co = {.allow_other_weights = opt->allow_other_weights};
-    int r = cart_cartridge_open(&c, m, opt->init, &co, warning, warning_cap, err);
+    int r = cart_cartridge_open_fd(&c, m, s->fd, opt->init, &co, warning, warning_cap, err);
     if (r < 0)
         return r;
     if (opt->p && opt->p != c->p)
         r = cart_err_set(err, CART_EUSAGE, "p %zu: %s has %zu rows", opt->p, opt->init, c->p);
+    else if (!(out->said = cart_json_copy(c->metadata)))
+        r = cart_err_memory(err, "metadata", 0);
     else if ((r = cart_trainable_init(&out->rows, m, c->p, opt->frozen, err)) == 0)
         cart_trainable_set(&out->rows, m, c->parts, c->n_parts);
+    out->steps = c->steps;
+    out->first_position = c->first_position;
     cart_cartridge_close(c);
     return r;
 }
 
 static int rows_of_stream(struct cart_init *out, const struct cart_model *m,
-                          const struct cart_init_options *opt, char digest[33],
+                          const struct cart_init_options *opt, const struct source *s,
                           struct cart_pool *pool, struct cart_err *err)
 {
+    unsigned char first[CART_SNIFF_BYTES];
     struct cart_stream_reader *in = NULL;
     struct cart_corpus corpus = CART_CORPUS_INIT;
-    int r = cart_corpus_open(&corpus, &in, opt->init, m, err);
-    if (r == 0 && (r = cart_corpus_digest(&corpus, digest, err)) == 0)
+    int r = cart_sniff_read(s->fd, first, opt->init, err);
+    if (r >= 0)
+        r = cart_stream_open_ahead(&in, s->fd, opt->init, first, (size_t)r, "tokens", err);
+    if (r == 0 && (r = cart_corpus_take(&corpus, in, m, err)) == 0 &&
+        (r = cart_corpus_digest(&corpus, out->corpus, err)) == 0)
         r = rows_of_corpus(out, m, opt, &corpus, false, pool, err);
     cart_corpus_release(&corpus);
     cart_stream_close(in);
@@ -243,18 +263,34 @@ static int rows_of_plain(struct cart_init *out, const struct cart_model *m,
     return r;
 }
 
-/* A file is mapped; what a pipe has can be text only, since a cartridge is mapped too. */
-static int open_bytes(struct cart_map *map, struct cart_buf *piped, const char *path,
-                      struct cart_err *err)
+static int open_source(struct source *s, const char *path, struct cart_err *err)
 {
     struct stat st = {.st_mode = 0};
+    int r;
     if (stat(path, &st) < 0 && errno == ENOENT)
         return cart_err_set(
             err, CART_EUSAGE,
             "--init %s: expected spread, corpus, random or a file, found no such file", path);
-    int r = S_ISFIFO(st.st_mode) ? cart_io_slurp(path, TEXT_LIMIT, piped, err)
-                                 : cart_map_open(map, path, err);
+    if (S_ISFIFO(st.st_mode)) {
+        r = cart_io_slurp(path, TEXT_LIMIT, &s->piped, err);
+        s->bytes = s->piped.data;
+        s->n = s->piped.len;
+    } else if ((s->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) < 0) {
+        r = cart_err_sys(err, "%s", path);
+    } else {
+        r = cart_map_fd(&s->map, s->fd, path, err);
+        s->bytes = s->map.data;
+        s->n = s->map.size;
+    }
     return r < 0 ? cart_err_wrap(err, r, "--init") : 0;
+}
+
+static void release_source(struct source *s)
+{
+    cart_map_release(&s->map);
+    cart_buf_release(&s->piped);
+    if (s->fd >= 0)
+        (void)close(s->fd);
 }
 
 /* digest: of the file, but of the corpus that a stream of it holds, however it is compressed. */
@@ -263,32 +299,33 @@ static int rows_of_file(struct cart_init *out, const struct cart_model *m,
                         struct cart_pool *pool, char *warning, size_t warning_cap,
                         struct cart_err *err)
 {
-    struct cart_map map = {NULL, 0};
-    struct cart_buf piped = CART_BUF_INIT;
+    struct source s = {.fd = -1, .piped = CART_BUF_INIT};
     unsigned char hash[16];
-    int r = open_bytes(&map, &piped, opt->init, err);
+    int r = open_source(&s, opt->init, err);
     if (r < 0)
         goto out;
-    const void *bytes = map.data ? (const void *)map.data : piped.data;
-    size_t n = map.data ? map.size : piped.len;
-    enum cart_sniff what = cart_sniff(bytes, n < CART_SNIFF_BYTES ? n : CART_SNIFF_BYTES);
-    cart_hash_bytes(n ? bytes : "", n, hash);
+    enum cart_sniff what = cart_sniff(s.bytes, s.n < CART_SNIFF_BYTES ? s.n : CART_SNIFF_BYTES);
+    cart_hash_bytes(s.n ? s.bytes : "", s.n, hash);
     cart_hex(digest, hash, sizeof hash);
-    if (what == CART_SNIFF_SAFETENSORS) {
+    out->of_file = true;
+    if (s.fd < 0 && (what == CART_SNIFF_SAFETENSORS || what == CART_SNIFF_STREAM)) {
+        r = cart_err_set(err, CART_EUSAGE, "expected a text through a pipe, found %s",
+                         cart_sniff_name(what));
+    } else if (what == CART_SNIFF_SAFETENSORS) {
         *kind = "cartridge";
-        r = rows_of_cartridge(out, m, opt, warning, warning_cap, err);
+        r = rows_of_cartridge(out, m, opt, &s, warning, warning_cap, err);
     } else if (what == CART_SNIFF_STREAM) {
         *kind = "tokens";
-        r = rows_of_stream(out, m, opt, digest, pool, err);
+        r = rows_of_stream(out, m, opt, &s, pool, err);
+        memcpy(digest, out->corpus, sizeof out->corpus);
     } else {
         *kind = "text";
-        r = rows_of_plain(out, m, opt, bytes, n, pool, err);
+        r = rows_of_plain(out, m, opt, s.bytes, s.n, pool, err);
     }
     if (r < 0)
         cart_err_wrap(err, r, "--init %s", opt->init);
 out:
-    cart_map_release(&map);
-    cart_buf_release(&piped);
+    release_source(&s);
     return r;
 }
 
@@ -345,7 +382,8 @@ void cart_init_release(struct cart_init *i)
 {
     cart_trainable_release(&i->rows);
     json_decref(i->recipe);
-    i->recipe = NULL;
+    json_decref(i->said);
+    i->recipe = i->said = NULL;
 }
 
 int cart_init_of_ids(struct cart_init *out, const struct cart_model *m, const uint32_t *ids,
@@ -391,8 +429,21 @@ static int wrapper_text(struct cart_buf *b, const struct cart_model *m, const ui
     return r < 0 ? r : cart_buf_add(b, "", 0, err);
 }
 
+/* What the cartridge says that the rows are of; otherwise for rows of other origin. */
+static const char *said(const struct cart_init *i, const char *key, const char *otherwise)
+{
+    return i->said ? json_string_value(json_object_get(i->said, key)) : otherwise;
+}
+
+/* Rows that bf16 had a part in stay of bf16. */
+static const char *precision_of(const struct cart_init *i, uint64_t steps)
+{
+    const char *before = said(i, "cart.precision", NULL);
+    return before && (steps == 0 || strcmp(before, "bf16") == 0) ? before : NULL;
+}
+
 int cart_init_describe(json_t **out, const struct cart_model *m, const struct cart_corpus *corpus,
-                       size_t p, size_t frozen, uint64_t steps, const json_t *recipe,
+                       const struct cart_init *init, uint64_t steps, const json_t *recipe,
                        const json_t *history, struct cart_err *err)
 {
     const struct cart_chat *chat;
@@ -407,9 +458,21 @@ int cart_init_describe(json_t **out, const struct cart_model *m, const struct ca
     if ((r = wrapper_text(&open, m, open_ids, n_open, err)) == 0 &&
         (r = wrapper_text(&close, m, close_ids, n_close, err)) == 0 &&
         (r = cart_corpus_digest(corpus, digest, err)) == 0) {
-        struct cart_cartridge_about about = {p,         frozen,     steps,  cart_chat_profile(chat),
-                                             open.data, close.data, digest, recipe,
-                                             history};
+        bool of_stream = steps > 0 || !init->of_file;
+        struct cart_cartridge_about about = {
+            .p = init->rows.p,
+            .frozen = init->rows.frozen,
+            .first_position = init->first_position,
+            .steps = steps < INT64_MAX - init->steps ? init->steps + steps : INT64_MAX,
+            .weights = steps == 0 ? said(init, "cart.weights", NULL) : NULL,
+            .precision = precision_of(init, steps),
+            .profile = said(init, "cart.profile", cart_chat_profile(chat)),
+            .wrapper_open = said(init, "cart.wrapper_open", open.data),
+            .wrapper_close = said(init, "cart.wrapper_close", close.data),
+            .corpus = of_stream ? digest
+                                : said(init, "cart.corpus", init->corpus[0] ? init->corpus : NULL),
+            .recipe = recipe,
+            .history = history};
         r = cart_cartridge_describe(out, m, &about, err);
     }
     cart_buf_release(&open);

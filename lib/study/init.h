@@ -39,6 +39,12 @@ struct cart_init {
     struct cart_trainable rows;
     json_t *recipe; /* {"init", "p", "frozen", and "init_seed" or "init_digest"}: what the rows are
                        a function of */
+    /* Of rows from a file, the stream says nothing: */
+    bool of_file;
+    char corpus[33]; /* digest of what a token stream held, else "" */
+    json_t *said;    /* metadata of the cartridge, or NULL where it was none */
+    uint64_t steps;  /* of the cartridge, else 0; and so is the position of its first row */
+    size_t first_position;
 };
 
 /* Makes rows for m. corpus: the documents of the stream. warning: see cart_cartridge_open.
@@ -74,10 +80,12 @@ int cart_init_prefill(struct cart_kv_tail *tail, const struct cart_model *m, con
                       size_t n, struct cart_pool *pool, struct cart_err *err) CART_MUST_USE;
 size_t cart_init_prefill_bytes(const struct cart_model *m, size_t n); /* while it runs */
 
-/* Metadata of a cartridge made from rows of m: profile, wrapper text, corpus digest, recipe,
- * history. New reference. */
+/* Metadata of a cartridge of the rows of init after further steps on corpus: profile, wrapper text,
+ * corpus digest, recipe, history. What the rows of a cartridge were before stays true of them:
+ * steps add up, without any corpus and weights are the old ones, and profile, wrapper, first
+ * position and a precision of bf16 stay. New reference. */
 int cart_init_describe(json_t **out, const struct cart_model *m, const struct cart_corpus *corpus,
-                       size_t p, size_t frozen, uint64_t steps, const json_t *recipe,
+                       const struct cart_init *init, uint64_t steps, const json_t *recipe,
                        const json_t *history, struct cart_err *err) CART_MUST_USE;
 
 /* All corpus tokens as I64, for draft_reference. *out is the caller's to free(). */

@@ -167,8 +167,7 @@ static int save_cartridge(struct run *t, const char *path, bool whole, struct ca
     json_t *history = make_history(t, whole, err);
     int r = history ? 0 : CART_ESYS;
     if (r == 0)
-        r = cart_init_describe(&metadata, t->m, corpus, x->p, x->frozen, t->step, t->recipe,
-                               history, err);
+        r = cart_init_describe(&metadata, t->m, corpus, &t->init, t->step, t->recipe, history, err);
     if (r == 0 && t->opt->draft)
         r = cart_init_draft(&draft, &n_draft, corpus, err);
     if (r == 0 && whole && !t->saves) {

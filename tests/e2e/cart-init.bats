@@ -56,6 +56,66 @@ recipe() {
     cart_equal true "$(jq 'last.options.draft_ref' history)"
 }
 
+# edit FROM TO FILTER: FROM with its metadata as the filter of jq makes them, without digests.
+edit() {
+    cart-view --data "$1" | jq -c "if .metadata then .metadata |= (del(.[\"cart.data\"], .[\"cart.sum\"]) | $3) else . end" |
+        cart-view -q --pack -o "$2" -
+}
+
+# of FILE KEY: a member of its metadata, or nothing.
+of() {
+    cart-view "$1" | jq -r --arg k "cart.$2" 'select(.metadata) | .metadata[$k] // "nothing"'
+}
+
+@test "what a cartridge says of its rows is said of them further on" {
+    cart_need_tool jq
+    local key
+    cart-init -q -p 48 -o a c.tokens
+    other=$(of a weights | tr 0-9a-f 1-9a-f0)
+    edit a b '.["cart.steps"] = "7" | .["cart.first_position"] = "3" | .["cart.precision"] = "bf16" | .["cart.corpus"] = "5" |
+        .["cart.profile"] = "other" | .["cart.wrapper_open"] = "<" | .["cart.wrapper_close"] = ">" | .["cart.weights"] = "'"$other"'"'
+    cart-init -q --allow-other-weights --init b -o c c.tokens 2> err
+    for key in steps first_position precision corpus profile wrapper_open wrapper_close weights; do
+        cart_equal "$(of b $key)" "$(of c $key)" "$key"
+    done
+    cart_equal "7 3 bf16 5 other < > $other" "$(of c steps) $(of c first_position) $(of c precision) $(of c corpus) $(of c profile
+        ) $(of c wrapper_open) $(of c wrapper_close) $(of c weights)"
+    # Rows of other weights are not passed off as the model's own.
+    cart_must_fail 4 cart-ask -c c hello < /dev/null
+    cart-init -q --precision bf16 --init a -o c c.tokens
+    cart_equal f32 "$(of c precision)" precision
+    # Of a foreign file and of a text little is known; a token stream knows its own corpus.
+    edit a b '{}'
+    cart-init -q --init b -o c c.tokens
+    cart_equal '0 0 f32 nothing nothing' "$(of c steps) $(of c first_position) $(of c precision) $(of c corpus) $(of c profile)"
+    cart-init -q -p 48 --init corpus.txt -o c c.tokens
+    cart_equal nothing "$(of c corpus)" corpus
+    tac corpus.txt > d.txt
+    cart-tokenize -q -o d.tokens d.txt
+    cart-init -q -p 48 -o b d.tokens
+    cart-init -q -p 48 --init d.tokens -o c c.tokens
+    cart_equal "$(of b corpus)" "$(of c corpus)" corpus
+    cart_must_fail 1 test "$(of a corpus)" = "$(of c corpus)"
+}
+
+@test "a file of rows is opened once, so that digest and rows are of one file whatever takes its name" {
+    cart_need_tool python3
+    cart-init -q -p 48 -o c.cart c.tokens
+    cp corpus.txt c.txt
+    cp c.tokens other.tokens
+    python3 - <<'PY'
+import ctypes, os, struct, subprocess
+libc = ctypes.CDLL(None, use_errno=True)
+OPEN, CLOSE = 0x20, 0x10
+for name in "c.cart", "other.tokens", "c.txt":
+    watch = libc.inotify_init1(os.O_NONBLOCK)
+    assert libc.inotify_add_watch(watch, name.encode(), OPEN | CLOSE) >= 0
+    subprocess.run(["cart-init", "-q", "-p", "48", "--init", name, "-o", "out", "c.tokens"], check=True)
+    events = [mask for _, mask, _, _ in struct.iter_unpack("=iIII", os.read(watch, 4096))]
+    assert events == [OPEN, CLOSE], (name, events)
+PY
+}
+
 @test "equal input, equal bytes, whatever the threads and the processor" {
     cart-init -p 60 -j 1 -o a c.tokens
     cart-init -p 60 -j 2 c.tokens > b
