@@ -13,11 +13,12 @@
  * spaces. Every complete answer is valid.
  *
  * A keyword that is not enforced is refused by name; annotations are ignored. Known: type (also a
- * list), enum, const, properties, required, additionalProperties, minProperties and maxProperties
- * (maps only), items, prefixItems, minItems, maxItems, minLength, maxLength, format (date, time,
- * date-time, uuid), minimum and maximum (of a number: whole ones), exclusiveMinimum and
- * exclusiveMaximum (of integers), anyOf, oneOf (where the branches differ by type or by constants),
- * allOf of one, $ref within the document, $defs, definitions.
+ * list), enum, const, properties, required, additionalProperties, minProperties (up to the number of
+ * required names, or 1 of a map), maxProperties (of maps), items, prefixItems, minItems, maxItems,
+ * minLength, maxLength, format (date, time, date-time, uuid), minimum and maximum (of a number: whole
+ * ones), exclusiveMinimum and exclusiveMaximum (of integers), anyOf, oneOf (where the branches differ
+ * by types that they state, or by constants), allOf of one, $ref within the document, $defs,
+ * definitions.
  *
  * A lexicon is shared by all threads; a constraint belongs to one thread at a time. */
 #ifndef CART_ENGINE_CONSTRAINT_H

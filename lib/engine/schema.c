@@ -328,6 +328,9 @@ int cart_schema_compile(struct cart_schema *k, const json_t *schema, uint32_t *r
         return cart_schema_complain(k, "", "expected a schema");
     if ((r = find_made(k, schema, rule, &found)) < 0 || found)
         return r;
+    /* It would change where the references below it lead. */
+    if (schema != k->root && json_object_get(schema, "$id") != NULL)
+        return cart_schema_complain(k, "$id", "supported at the root only");
     if ((r = body(k, schema, &node)) == 0)
         cart_grammar_define(k->c, *rule, node);
     return r;

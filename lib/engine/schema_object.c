@@ -181,6 +181,16 @@ static uint32_t chain(struct cart_schema *k, const struct members *m, const stru
     return may_end ? cart_grammar_either(c, next, e->close) : next;
 }
 
+/* How many members of different names every object has that has any. */
+static size_t certain_members(const struct members *m)
+{
+    size_t n = m->n == 0;
+
+    for (size_t i = 0; i < m->n; i++)
+        n += m->list[i].required;
+    return n;
+}
+
 /* Nodes from behind the brace. */
 static int inside(struct cart_schema *k, const json_t *schema, const struct members *m,
                   const json_t *others, uint32_t *node)
@@ -193,11 +203,15 @@ static int inside(struct cart_schema *k, const json_t *schema, const struct memb
     if ((r = cart_schema_count(k, schema, "minProperties", &least)) < 0 ||
         (r = cart_schema_count(k, schema, "maxProperties", &most)) < 0)
         return r;
-    if (m->n > 0 && (least > 0 || most != SIZE_MAX))
-        return cart_schema_complain(k, least > 0 ? "minProperties" : "maxProperties",
-                                    "not supported beside properties");
+    if (m->n > 0 && most != SIZE_MAX)
+        return cart_schema_complain(k, "maxProperties", "not supported beside properties");
     if (least > most)
         return cart_schema_complain(k, "minProperties", "more than maxProperties");
+    /* Keys that the schema does not name may be equal, and then count once. */
+    if (least > certain_members(m))
+        return cart_schema_complain(
+            k, "minProperties",
+            "supported up to the number of names that are required, or 1 where none is known");
     if (e.others && (r = other_member(k, m, others, &e.other)) < 0)
         return r;
     e.close = cart_grammar_call(k->c, k->json.space,

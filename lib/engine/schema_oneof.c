@@ -6,10 +6,15 @@
 
 /* ---- references ---- */
 
-/* The value at a path of names, or NULL. */
-static const json_t *look_up(const json_t *at, const char *path)
+/* The value at a path of names, or NULL. Behind another $id the names would be those of another
+ * document. */
+static const json_t *look_up(const json_t *root, const char *path)
 {
+    const json_t *at = root;
+
     while (*path == '/' && at != NULL) {
+        if (at != root && json_is_string(json_object_get(at, "$id")))
+            return NULL;
         char name[256];
         size_t n = 0;
         for (path++; *path != '\0' && *path != '/' && n + 1 < sizeof name; path++) {
@@ -39,12 +44,40 @@ int cart_schema_resolve(struct cart_schema *k, const json_t *schema, const json_
         int r = ref != NULL ? cart_schema_spend(k, 1 + strlen(ref) / 16) : 0;
         if (r < 0)
             return r;
-        schema = ref != NULL && ref[0] == '#' ? look_up(k->root, ref + 1) : NULL;
+        /* Names in percent-encoding are not decoded, so none is looked up. */
+        bool plain = ref != NULL && ref[0] == '#' && strchr(ref, '%') == NULL;
+        schema = plain ? look_up(k->root, ref + 1) : NULL;
     }
     return 0;
 }
 
 /* ---- branches ---- */
+
+/* As schemas compare: 1 and 1.0 are one number. */
+static bool same_value(const json_t *a, const json_t *b)
+{
+    const char *key;
+    json_t *v;
+    size_t i;
+
+    if (json_is_number(a) && json_is_number(b) && !(json_is_integer(a) && json_is_integer(b)))
+        return json_number_value(a) == json_number_value(b);
+    if (json_typeof(a) != json_typeof(b) || json_array_size(a) != json_array_size(b) ||
+        json_object_size(a) != json_object_size(b))
+        return false;
+    if (!json_is_array(a) && !json_is_object(a))
+        return json_equal(a, b);
+    json_array_foreach(a, i, v) {
+        if (!same_value(v, json_array_get(b, i)))
+            return false;
+    }
+    json_object_foreach((json_t *)a, key, v) {
+        const json_t *w = json_object_get(b, key);
+        if (w == NULL || !same_value(v, w))
+            return false;
+    }
+    return true;
+}
 
 static bool listed(const json_t *schema, const json_t *v)
 {
@@ -53,9 +86,9 @@ static bool listed(const json_t *schema, const json_t *v)
     size_t i;
 
     if (one != NULL)
-        return json_equal(one, v);
+        return same_value(one, v);
     json_array_foreach(list, i, one) {
-        if (json_equal(one, v))
+        if (same_value(one, v))
             return true;
     }
     return false;
@@ -130,7 +163,8 @@ static int members_differ(struct cart_schema *k, const json_t *a, const json_t *
 
 struct branch {
     const json_t *schema; /* resolved, or NULL: nothing is known of it */
-    int types;
+    int types;            /* that a value which matches may have */
+    bool objects;         /* the answers that are made of it are objects */
 };
 
 /* 1: no value matches both. */
@@ -142,28 +176,27 @@ static int differ(struct cart_schema *k, const struct branch *a, const struct br
         return r;
     if ((r = constants_differ(k, a->schema, b->schema)) != 0)
         return r;
-    if (a->types == 0 || b->types == 0)
-        return 0;
     if ((a->types & b->types) == 0)
         return 1;
-    return a->types == CART_TYPE_OBJECT && b->types == CART_TYPE_OBJECT
-               ? members_differ(k, a->schema, b->schema)
-               : 0;
+    return a->objects && b->objects ? members_differ(k, a->schema, b->schema) : 0;
 }
 
-/* Types that are malformed are none here: who compiles the branch complains. */
+/* Keywords imply a type of the answers, but what they do not speak of matches too. Types that are
+ * malformed tell nothing: who compiles the branch complains. */
 static int read_branch(struct cart_schema *k, const json_t *schema, struct branch *b)
 {
     struct cart_schema quiet = *k;
     int r = cart_schema_resolve(k, schema, &b->schema);
 
     quiet.err = NULL;
-    b->types = 0;
-    if (r < 0 || b->schema == NULL)
+    int made;
+
+    b->types = CART_TYPE_ALL;
+    if (r < 0 || b->schema == NULL || cart_schema_types(&quiet, b->schema, &made) < 0)
         return r;
-    if (cart_schema_types(&quiet, b->schema, &b->types) < 0)
-        b->types = 0;
-    b->types |= b->types & CART_TYPE_NUMBER ? CART_TYPE_INTEGER : 0;
+    b->objects = made == CART_TYPE_OBJECT;
+    if (json_object_get(b->schema, "type") != NULL)
+        b->types = made & CART_TYPE_NUMBER ? made | CART_TYPE_INTEGER : made;
     return 0;
 }
 

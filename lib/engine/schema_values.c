@@ -137,9 +137,8 @@ static int bound(struct cart_schema *k, const json_t *schema, const char *key, b
         return cart_schema_complain(k, key, "expected a number");
     double x = json_number_value(v);
     x = upper ? floor(x) - (exclusive && x == floor(x)) : ceil(x) + (exclusive && x == ceil(x));
-    x = x > (double)INTEGER_MAX    ? (double)INTEGER_MAX
-        : x < -(double)INTEGER_MAX ? -(double)INTEGER_MAX
-                                   : x;
+    if (upper ? x < -(double)INTEGER_MAX : x > (double)INTEGER_MAX)
+        return cart_schema_complain(k, key, "no number of 15 digits lies within");
     if (upper ? x < (double)*out : x > (double)*out)
         *out = (int64_t)x;
     return 0;

@@ -91,9 +91,21 @@ static const struct text_case cases[] = {
      {"[\"ab\",\"cd\"]", "[\"ab\",\"cd\",\"ef\",\"gh\"]"},
      {"[\"ab\"]", "[\"ab\",\"c\"]", "[\"ab\",\"cde\"]", "[\"ab\",\"cd\",\"ef\",\"gh\",\"ij\"]",
       "[]"}},
-    {"{\"type\":\"object\",\"minProperties\":2}",
-     {"{\"a\":1,\"b\":2}", "{\"a\":1,\"b\":2,\"c\":3}"},
-     {"{}", "{\"a\":1}"}},
+    {"{\"type\":\"object\",\"minProperties\":1}",
+     {"{\"a\":1}", "{\"a\":1,\"b\":2,\"c\":3}"},
+     {"{}", "{"}},
+    {"{\"required\":[\"a\",\"b\"],\"minProperties\":2}",
+     {"{\"a\":1,\"b\":2}"},
+     {"{\"a\":1}", "{}"}},
+    /* Bounds beyond the digits that answers have leave those that are within. */
+    {"{\"type\":\"integer\",\"minimum\":999999999999998,\"maximum\":1e20}",
+     {"999999999999998", "999999999999999"},
+     {"99999999999999", "1000000000000000"}},
+    /* Branches without a type whose answers are objects, told apart by a constant. */
+    {"{\"oneOf\":[{\"properties\":{\"k\":{\"const\":1}},\"required\":[\"k\"]},"
+     "{\"properties\":{\"k\":{\"const\":2}},\"required\":[\"k\"]}]}",
+     {"{\"k\":1}", "{\"k\":2}"},
+     {"{\"k\":3}", "{}", "1"}},
     {"{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
      {"\"ab\"", "\"abc\"", "\"\xc3\xa9\xe2\x82\xac\"", "\"\\n\\u00e9\"", "\"\\ud83d\\ude00x\"",
       "\"\xf0\x9f\x98\x80x\""},
@@ -195,6 +207,32 @@ static const struct {
     {"{\"$ref\":\"https://example.org/x\"}", "$ref"},
     {"{\"anyOf\":[]}", "anyOf"},
     {"{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"string\"}]}", "oneOf"},
+    /* What a keyword does not speak of matches it: a string both branches. */
+    {"{\"oneOf\":[{\"type\":\"string\"},{\"properties\":{\"a\":{}},\"required\":[\"a\"]}]}",
+     "oneOf"},
+    {"{\"oneOf\":[{\"minLength\":1},{\"minimum\":1}]}", "oneOf"},
+    {"{\"oneOf\":[{\"const\":1},{\"const\":1.0}]}", "oneOf"},
+    {"{\"oneOf\":[{\"const\":{\"a\":[1.0]}},{\"enum\":[2,{\"a\":[1]}]}]}", "oneOf"},
+    {"{\"oneOf\":[{\"properties\":{\"k\":{\"const\":1}},\"required\":[\"k\"]},"
+     "{\"properties\":{\"k\":{\"const\":1.0}},\"required\":[\"k\"]}]}",
+     "oneOf"},
+    {"{\"type\":\"integer\",\"minimum\":1000000000000000}", "minimum"},
+    {"{\"type\":\"number\",\"minimum\":1e15}", "minimum"},
+    {"{\"type\":\"integer\",\"exclusiveMinimum\":999999999999999}", "exclusiveMinimum"},
+    {"{\"type\":\"integer\",\"maximum\":-1e300}", "maximum"},
+    {"{\"type\":\"integer\",\"exclusiveMaximum\":-999999999999999}", "exclusiveMaximum"},
+    /* A key that comes twice counts once. */
+    {"{\"type\":\"object\",\"minProperties\":2}", "minProperties"},
+    {"{\"properties\":{\"a\":{}},\"minProperties\":1}", "minProperties"},
+    {"{\"required\":[\"a\",\"a\"],\"minProperties\":2}", "minProperties"},
+    /* References that other readers follow elsewhere. */
+    {"{\"$ref\":\"#/$defs/a%20b\",\"$defs\":{\"a b\":{},\"a%20b\":{\"type\":\"null\"}}}", "$ref"},
+    {"{\"properties\":{\"a\":{\"$id\":\"x\",\"$ref\":\"#/$defs/b\",\"$defs\":{\"b\":{}}}},"
+     "\"$defs\":{\"b\":{\"type\":\"null\"}}}",
+     "properties.a.$id"},
+    {"{\"$ref\":\"#/$defs/b/"
+     "items\",\"$defs\":{\"b\":{\"$id\":\"x\",\"items\":{\"type\":\"null\"}}}}",
+     "$ref"},
     {"{\"allOf\":[{},{}]}", "allOf"},
     {"{\"anyOf\":[{}],\"type\":\"string\"}", "type"},
     {"{\"enum\":[1],\"type\":\"string\"}", "enum"},
@@ -536,7 +574,7 @@ static void masks_see_bounds(void **state)
         {"{\"anyOf\":[{\"type\":\"string\",\"minLength\":6},{\"type\":\"string\",\"maxLength\":7}]"
          "}",
          "\"tr12 tru\""},
-        {"{\"type\":\"object\",\"minProperties\":3,\"maxProperties\":6,\"additionalProperties\":{"
+        {"{\"type\":\"object\",\"minProperties\":1,\"maxProperties\":6,\"additionalProperties\":{"
          "\"type\":"
          "\"boolean\"}}",
          "{\"\":true,\"tr\":true,\"\":true,\"1\":true,\"12\":true,\"}\":true}"},
