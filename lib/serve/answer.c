@@ -12,6 +12,9 @@
 #include <string.h>
 #include <time.h>
 
+#define FRAME_BYTES                                                                                \
+    ((size_t)16 << 10) /* of a choice's part of the prompt: sent when there is more */
+
 /* ---- text ---- */
 
 /* Content that passed the stop strings. Line breaks around marks belong to the template, not to the
@@ -62,7 +65,7 @@ static void begin_call(struct cart_answer *a, struct cart_choice *c)
     unsigned char digest[16];
     char hex[33];
     struct {
-        char id[48];
+        char id[CART_ANSWER_ID];
         size_t choice, call;
     } seed;
     memset(&seed, 0, sizeof seed);
@@ -350,29 +353,46 @@ static void echo_prompt(struct cart_answer *a, size_t prompt)
 static size_t choice_bytes(const struct cart_choice *c)
 {
     size_t n = c->content.b.len + c->reasoning.b.len + c->calls.b.len + c->arguments.b.len +
-               c->pending_text.b.len;
+               c->pending_text.b.len + c->call.text.len;
     for (size_t k = 0; k < CART_LP_COLUMNS; k++)
         n += c->lp[k].b.len;
-    return n;
-}
-
-/* What the choices of a prompt hold until all is there. */
-static size_t prompt_bytes(const struct cart_answer *a, size_t prompt)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < a->opt.n; i++)
-        n += choice_bytes(&a->choices[prompt * a->opt.n + i]);
     return n;
 }
 
 static bool too_long(struct cart_answer *a)
 {
     cart_group_fail(&a->group);
-    cart_exchange_error(a->group.x, 400, "answer_too_large", NULL,
-                        "the answer would have more than %zu bytes; expected a stream, or fewer "
-                        "tokens, choices or logprobs",
-                        a->most);
+    cart_exchange_error(
+        a->group.x, 400, "answer_too_large", NULL,
+        "the answer would have more than %zu bytes before they can be sent; "
+        "expected a stream, a shorter prompt to repeat, or fewer tokens, choices or "
+        "logprobs",
+        a->most);
     return false;
+}
+
+/* All choices of a prompt hold the same of it. What of a stream is enough for a frame goes out, so
+ * that neither memory nor a reader has to take a long prompt at once. */
+static bool prompt_event(struct cart_answer *a, size_t prompt, const struct cart_event *e)
+{
+    bool whole = true;
+    size_t first = prompt * a->opt.n;
+    size_t before = a->opt.n * choice_bytes(&a->choices[first]), after = 0;
+    if (e->type == CART_EVENT_PROMPT)
+        prompt_token(a, prompt, e);
+    else if (a->opt.echo && !a->opt.logprobs)
+        echo_prompt(a, prompt);
+    for (size_t i = first; i < first + a->opt.n; i++) {
+        const struct cart_choice *c = &a->choices[i];
+        if (a->opt.stream && e->type == CART_EVENT_PROMPT && choice_bytes(c) >= FRAME_BYTES)
+            cart_answer_frame(a, i);
+        whole &= cart_answer_ok(c);
+        after += choice_bytes(c);
+    }
+    a->held += after - before;
+    if (!whole || a->frame.r != 0)
+        return lost(a);
+    return a->held <= a->most || too_long(a);
 }
 
 static bool choice_event(struct cart_answer *a, struct cart_choice *c, const struct cart_event *e)
@@ -385,10 +405,9 @@ static bool choice_event(struct cart_answer *a, struct cart_choice *c, const str
         return false;
     if (!cart_answer_ok(c) || a->frame.r != 0)
         return lost(a);
-    if (!a->opt.stream)
-        a->held += choice_bytes(c) - before;
-    else if (e->type == CART_EVENT_TOKEN)
+    if (a->opt.stream && e->type == CART_EVENT_TOKEN)
         cart_answer_frame(a, (size_t)(c - a->choices));
+    a->held += choice_bytes(c) - before;
     if (a->frame.r != 0)
         return lost(a);
     return a->held > a->most ? too_long(a) : go_on;
@@ -397,17 +416,10 @@ static bool choice_event(struct cart_answer *a, struct cart_choice *c, const str
 static bool on_event(struct cart_group *b, size_t prompt, const struct cart_event *e)
 {
     struct cart_answer *a = (struct cart_answer *)b;
-    size_t before;
     switch (e->type) {
     case CART_EVENT_START:
     case CART_EVENT_PROMPT:
-        before = prompt_bytes(a, prompt);
-        if (e->type == CART_EVENT_PROMPT)
-            prompt_token(a, prompt, e);
-        else if (a->opt.echo && !a->opt.logprobs)
-            echo_prompt(a, prompt);
-        a->held += a->opt.stream ? 0 : prompt_bytes(a, prompt) - before;
-        return a->held <= a->most || too_long(a);
+        return prompt_event(a, prompt, e);
     case CART_EVENT_TOKEN:
     case CART_EVENT_FINISH:
         return choice_event(a, &a->choices[prompt * a->opt.n + e->choice], e);

@@ -22,8 +22,11 @@ struct cart_answer_options {
     const struct cart_stops *stops; /* borrowed from the request */
 };
 
-/* Bytes of text and logprobs that an answer may have where it is not streamed. */
+/* Bytes of text and logprobs that an answer may hold until they are sent: all of it where it is not
+ * streamed. */
 #define CART_ANSWER_MAX ((size_t)128 << 20)
+
+#define CART_ANSWER_ID 56 /* "chatcmpl-" and the exchange's id */
 
 struct cart_choice;
 
@@ -33,14 +36,14 @@ struct cart_answer {
     struct cart_answer_options opt;
     struct cart_sampling_params params; /* what opt.stops points into */
     struct cart_selection selection;    /* its stack is the group's */
-    char id[48];
+    char id[CART_ANSWER_ID];
     long created;
     char fingerprint[32];
     struct cart_wire head; /* of every frame and of the answer: up to "choices":[ */
     struct cart_wire frame;
     struct cart_choice *choices; /* [prompts * n] */
     size_t n_choices;
-    size_t held, most; /* bytes of an answer that is sent at its end, and how many it may have */
+    size_t held, most; /* bytes that wait to be sent, and how many may */
     uint32_t think_open, think_close, call_open, call_close; /* CART_TOKEN_NONE: no such mark */
 };
 

@@ -17,6 +17,8 @@
 
 #define MODEL "tests/golden/tiny/qwen3.gguf"
 
+#define PROMPT "caf\xc3\xa9 or tea"
+
 /* Ids that stand for marks in these tests. */
 enum { THINK = 300, END_THINK, CALL, END_CALL };
 
@@ -358,6 +360,95 @@ static void test_large_answer(void **state)
     }
 }
 
+/* The prompt repeated with logprobs in a stream, n choices: a token at a time goes out as there is
+ * enough for a frame, and no more than that waits. read: the client takes all that there is. The
+ * value is how many tokens went in. */
+static size_t repeat_prompt(size_t tokens, size_t n, bool read, struct cart_exchange *x)
+{
+    struct cart_sampling_params params = {.n = n, .top_p = 1};
+    struct cart_selection sel = {.model = "m", .how = "default"};
+    const struct cart_answer_options o = {.stream = true, .logprobs = true, .echo = true, .n = n};
+    struct cart_logprob top[CART_SERVE_TOP_MAX];
+    struct cart_answer *a = NULL;
+    uint32_t ids[64];
+    size_t n_ids = encode(ids, PROMPT, strlen(PROMPT)), i = 0;
+    for (uint32_t k = 0; k < CART_SERVE_TOP_MAX; k++)
+        top[k] = (struct cart_logprob){40 + k, -0.25f};
+    assert_true(cart_answer_new(&a, x, 1, &o, &params, &sel));
+    for (bool go_on = true; i < tokens && go_on; i += go_on) {
+        const uint32_t id = ids[i % n_ids];
+        const struct cart_event e = {.type = CART_EVENT_PROMPT,
+                                     .id = id,
+                                     .bytes = cart_tokenizer_bytes(cart_model_tokenizer(model), id),
+                                     .has_logprob = i > 0,
+                                     .logprob = -1,
+                                     .top = top,
+                                     .n_top = i > 0 ? CART_SERVE_TOP_MAX : 0};
+        go_on = a->group.on_event(&a->group, 0, &e);
+        assert_true(!go_on || a->held < n * 20000);
+        x->sent = read ? x->out.len : 0;
+    }
+    if (i == tokens) {
+        for (size_t k = 0; k < n; k++) {
+            const struct cart_event finish = {
+                .type = CART_EVENT_FINISH, .choice = k, .finish = CART_SERVE_LENGTH};
+            assert_true(a->group.on_event(&a->group, 0, &finish));
+        }
+        assert_int_equal(a->held, 0);
+        a->group.on_done(&a->group);
+    }
+    return i;
+}
+
+static void test_long_prompt(void **state)
+{
+    (void)state;
+    struct cart_exchange *x = exchange();
+    struct made m = {0};
+    uint32_t ids[64];
+    char expected[512] = "";
+    size_t tokens = 40 * encode(ids, PROMPT, strlen(PROMPT));
+    for (int i = 0; i < 40; i++)
+        strcat(expected, PROMPT);
+    assert_int_equal(repeat_prompt(tokens, 1, false, x), tokens);
+    read_frames(&m, x);
+    assert_int_equal(m.logprobs, tokens);
+    assert_in_range(m.frames, 4, 40);
+    assert_string_equal(m.text, expected);
+    assert_string_equal(m.finish, "length");
+    cart_exchange_release(x);
+    /* Who reads is never cut off, whoever does not is. */
+    x = exchange();
+    assert_int_equal(repeat_prompt(12000, 4, true, x), 12000);
+    cart_exchange_release(x);
+    x = exchange();
+    assert_in_range(repeat_prompt(12000, 4, false, x), 500, 11999);
+    assert_true(x->out.len <= CART_EXCHANGE_BACKLOG + 100000);
+    assert_true(cart_buf_add(&x->out, "", 1, NULL) == 0);
+    assert_non_null(strstr(x->out.data, "reader_too_slow"));
+    cart_exchange_release(x);
+}
+
+/* The longest x-request-id is in the answer's id whole. */
+static void test_id(void **state)
+{
+    (void)state;
+    for (int chat = 0; chat < 2; chat++) {
+        struct cart_exchange *x = exchange();
+        struct cart_sampling_params params = {.n = 1, .top_p = 1};
+        struct cart_selection sel = {.model = "m", .how = "default"};
+        const struct cart_answer_options o = {.chat = chat, .n = 1};
+        struct cart_answer *a = NULL;
+        char expected[64];
+        memset(x->id, 'i', sizeof x->id - 1);
+        x->id[sizeof x->id - 2] = 'z';
+        assert_true(cart_answer_new(&a, x, 1, &o, &params, &sel));
+        snprintf(expected, sizeof expected, "%s-%s", chat ? "chatcmpl" : "cmpl", x->id);
+        assert_string_equal(a->id, expected);
+        cart_exchange_release(x);
+    }
+}
+
 /* A reader that takes nothing has a bounded backlog; then the answer is cut off, and says so. */
 static void test_slow_reader(void **state)
 {
@@ -415,7 +506,8 @@ int main(void)
         cmocka_unit_test(test_text),         cmocka_unit_test(test_calls),
         cmocka_unit_test(test_no_call),      cmocka_unit_test(test_offsets),
         cmocka_unit_test(test_large_answer), cmocka_unit_test(test_slow_reader),
-        cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_failures),     cmocka_unit_test(test_long_prompt),
+        cmocka_unit_test(test_id),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, setup, teardown);
