@@ -318,28 +318,94 @@ static bool copy_ids(struct cart_serve *s, const json_t *v, const char *key, str
     return true;
 }
 
+/* text, the suffix if there is one, and a BOS before them where bos says so. */
+static int encode_text(const struct cart_tokenizer *t, const char *text, size_t n,
+                       const char *suffix, bool bos, struct cart_ids *out, struct cart_err *err)
+{
+    struct cart_buf b = CART_BUF_INIT;
+    int r = bos ? cart_ids_push(out, cart_tokenizer_bos(t), err) : 0;
+    if (r == 0)
+        r = cart_buf_add(&b, text, n, err);
+    if (r == 0 && suffix)
+        r = cart_buf_add(&b, suffix, strlen(suffix), err);
+    if (r == 0)
+        r = cart_tokenizer_encode(t, b.data, b.len, 0, out, NULL, err);
+    cart_buf_release(&b);
+    return r;
+}
+
+static int add_ids(struct cart_ids *out, const uint32_t *ids, size_t n, struct cart_err *err)
+{
+    int r = 0;
+    for (size_t i = 0; i < n && r == 0; i++)
+        r = cart_ids_push(out, ids[i], err);
+    return r;
+}
+
+/* 1: the ids are those of a text, which is added to out; 0: of none. */
+static int spell(const struct cart_tokenizer *t, const uint32_t *ids, size_t n,
+                 struct cart_buf *out, struct cart_err *err)
+{
+    struct cart_ids again = CART_IDS_INIT;
+    int r = 0;
+    for (size_t i = 0; i < n && r == 0; i++) {
+        struct cart_text bytes = cart_tokenizer_bytes(t, ids[i]);
+        r = cart_buf_add(out, bytes.data, bytes.n, err);
+    }
+    if (r == 0)
+        r = cart_tokenizer_encode(t, out->data, out->len, 0, &again, NULL, err);
+    if (r == 0)
+        r = again.n == n && (n == 0 || memcmp(again.data, ids, n * sizeof *ids) == 0);
+    cart_ids_release(&again);
+    return r;
+}
+
+/* Ids with a suffix behind them become what their text with the suffix would be; those that are of
+ * no text are followed by the suffix's own. A BOS that the client put before them is not one more. */
+static int follow_ids(const struct cart_tokenizer *t, const struct cart_ids *ids,
+                      const char *suffix, bool bos, struct cart_ids *out, struct cart_err *err)
+{
+    size_t skip = ids->data[0] == cart_tokenizer_bos(t) && cart_tokenizer_adds_bos(t);
+    const uint32_t *own = ids->data + skip;
+    struct cart_buf text = CART_BUF_INIT;
+    int r = spell(t, own, ids->n - skip, &text, err);
+    if (r > 0) {
+        r = encode_text(t, text.data ? text.data : "", text.len, suffix, bos, out, err);
+    } else if (r == 0) {
+        r = bos ? cart_ids_push(out, cart_tokenizer_bos(t), err) : 0;
+        if (r == 0)
+            r = add_ids(out, own, ids->n - skip, err);
+        if (r == 0)
+            r = cart_tokenizer_encode(t, suffix, strlen(suffix), 0, out, NULL, err);
+    }
+    cart_buf_release(&text);
+    return r;
+}
+
 bool cart_inputs_encode(struct cart_serve *s, const json_t *v, const char *key, size_t i,
                         const char *suffix, bool behind, struct cart_ids *out, struct cart_fault *f)
 {
     const struct cart_tokenizer *t = cart_model_tokenizer(s->model);
     const json_t *item = json_is_string(v) || is_ids(v) ? v : json_array_get(v, i);
-    struct cart_buf text = CART_BUF_INIT;
+    bool bos = !behind && cart_tokenizer_adds_bos(t) && cart_tokenizer_bos(t) != CART_TOKEN_NONE;
+    struct cart_ids ids = CART_IDS_INIT;
     struct cart_err err = {0};
-    if (json_is_array(item) && json_array_size(item) > 0)
-        return copy_ids(s, item, key, out, f);
-    if (!json_is_string(item))
+    int r = 0;
+    if (json_is_string(item)) {
+        r = encode_text(t, json_string_value(item), json_string_length(item), suffix, bos, out,
+                        &err);
+    } else if (!json_is_array(item) || json_array_size(item) == 0) {
         return cart_fault_value(f, key, "%s[%zu]: expected a string, or an array of token ids", key,
                                 i);
-    int r = 0;
-    if (!behind && cart_tokenizer_adds_bos(t) && cart_tokenizer_bos(t) != CART_TOKEN_NONE)
-        r = cart_ids_push(out, cart_tokenizer_bos(t), &err);
-    if (r == 0)
-        r = cart_buf_add(&text, json_string_value(item), json_string_length(item), &err);
-    if (r == 0 && suffix)
-        r = cart_buf_add(&text, suffix, strlen(suffix), &err);
-    if (r == 0)
-        r = cart_tokenizer_encode(t, text.data, text.len, 0, out, NULL, &err);
-    cart_buf_release(&text);
+    } else if (!suffix) {
+        return copy_ids(s, item, key, out, f);
+    } else if (copy_ids(s, item, key, &ids, f)) {
+        r = follow_ids(t, &ids, suffix, bos, out, &err);
+        cart_ids_release(&ids);
+    } else {
+        cart_ids_release(&ids);
+        return false;
+    }
     if (r < 0)
         return r == CART_ESYS ? cart_fault_memory(f)
                               : cart_fault_value(f, key, "%s: %s", key, err.msg);

@@ -682,6 +682,33 @@ PY
     serve_end
 }
 
+# vector INPUT [MODEL]: of one embedding, and how many tokens it took.
+vector() {
+    post /v1/embeddings "{\"input\":$1,\"model\":\"${2-m}\"}" | jq -ce '.data[0].embedding + [.usage.prompt_tokens]'
+}
+
+@test "embeddings: token ids are as good as their text, with a BOS or without, behind a cartridge too" {
+    local model text bos id
+    for model in qwen3 llama3_untied; do
+        cart_tiny $model
+        seq 1 60 | sed 's/$/ sheep in the rain/' | cart-tokenize -q - | cart-init -q -p 16 -o c.safetensors
+        serve_start -c c=c.safetensors
+        for text in '"It rains."' '"ends in a line\n"' '"h\u00e9 \ud83d\ude00 <|im_end|>!"'; do
+            for id in m m:c; do
+                vector "$text" $id > want
+                for bos in false true; do
+                    vector "[$(post /tokenize "{\"content\":$text,\"add_special\":$bos}" | jq -c .tokens)]" $id > got
+                    cmp want got
+                done
+            done
+        done
+        # Ids that no text has: the words still follow.
+        cart_equal "$(vector '[104,105]' | jq '.[-1] > 20')" true
+        cart_equal "$(vector '[7,7,7]' | jq '.[-1]')" "$(($(vector '[7,7]' | jq '.[-1]') + 1))"
+        serve_end
+    done
+}
+
 @test "the page is one file that loads nothing from elsewhere" {
     serve_start
     get / -D head > page
