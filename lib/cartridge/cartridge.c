@@ -170,22 +170,16 @@ static int bind_rows(struct cart_cartridge *c, const struct cart_model *m, bool 
 
 static int bind_draft(struct cart_cartridge *c, const struct cart_model *m, struct cart_err *err)
 {
-    const struct cart_st_tensor *t = cart_st_find(&c->priv->st, "draft_reference");
-    if (!t)
-        return 0;
-    if (t->dtype != CART_ST_I64 || t->rank != 1)
-        return cart_err_set(err, CART_EFORMAT,
-                            "tensor draft_reference: expected I64 of one dimension");
+    const struct cart_st_tensor *t;
+    int r = cart_rows_check_draft(&c->priv->st, m->V, &t, err);
+    if (r < 0 || !t)
+        return r;
     const int64_t *ids = t->data;
     if ((uintptr_t)t->data % sizeof *ids != 0) {
         if (!(c->priv->draft = malloc(t->bytes)))
             return cart_err_memory(err, "draft_reference", t->bytes);
         ids = memcpy(c->priv->draft, t->data, t->bytes);
     }
-    for (size_t i = 0; i < t->shape[0]; i++)
-        if (ids[i] < 0 || (uint64_t)ids[i] >= m->V)
-            return cart_err_set(err, CART_EFORMAT,
-                                "tensor draft_reference: entry %zu is no token id", i);
     c->draft = ids;
     c->n_draft = t->shape[0];
     return 0;

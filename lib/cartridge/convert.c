@@ -120,10 +120,12 @@ int cart_rows_check(const struct cart_st *st, const char *what, struct cart_err 
     for (size_t i = 0; i < layers; i++)
         if ((r = check_layer(st, i, what, err)) < 0)
             return r;
+    const struct cart_st_tensor *draft;
     struct cart_claims claims;
     char digest[33];
     if ((r = cart_claims_parse(&claims, st->metadata, NULL, err)) < 0 ||
         (r = cart_claims_check_rows(&claims, frozen + rows->shape[0], frozen, err)) < 0 ||
+        (r = cart_rows_check_draft(st, (size_t)INT32_MAX + 1, &draft, err)) < 0 ||
         (r = cart_rows_check_header(st, err)) < 0 ||
         (r = cart_rows_check_data(st, digest, err)) < 0)
         return cart_err_wrap(err, r, "%s", what);

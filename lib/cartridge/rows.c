@@ -172,3 +172,23 @@ int cart_rows_check_data(const struct cart_st *st, char out[33], struct cart_err
     int r = cart_st_digest(st->tensors, st->n, out, err);
     return r < 0 || !seal ? r : compare_seal("data", "cart.data", seal, out, err);
 }
+
+int cart_rows_check_draft(const struct cart_st *st, size_t V, const struct cart_st_tensor **out,
+                          struct cart_err *err)
+{
+    const struct cart_st_tensor *t = cart_st_find(st, "draft_reference");
+    *out = t;
+    if (!t)
+        return 0;
+    if (t->dtype != CART_ST_I64 || t->rank != 1)
+        return cart_err_set(err, CART_EFORMAT,
+                            "tensor draft_reference: expected I64 of one dimension");
+    for (size_t i = 0; i < t->shape[0]; i++) {
+        int64_t id;
+        memcpy(&id, (const char *)t->data + i * sizeof id, sizeof id);
+        if (id < 0 || (uint64_t)id >= V)
+            return cart_err_set(err, CART_EFORMAT,
+                                "tensor draft_reference: entry %zu is no token id", i);
+    }
+    return 0;
+}

@@ -31,6 +31,11 @@ int cart_rows_check_header(const struct cart_st *st, struct cart_err *err) CART_
 int cart_rows_check_data(const struct cart_st *st, char out[33],
                          struct cart_err *err) CART_MUST_USE;
 
+/* *out is the draft_reference, or NULL where there is none. CART_EFORMAT: no I64 of one dimension, or
+ * an entry that is no id below V. */
+int cart_rows_check_draft(const struct cart_st *st, size_t V, const struct cart_st_tensor **out,
+                          struct cart_err *err) CART_MUST_USE;
+
 /* Copies keys [rows, HK, DH] of one layer from the other rotation order into the model's own: pairs
  * (2j, 2j + 1) become (j, j + n_rot / 2) of each head or the reverse. size: bytes of a value. src
  * may be unaligned and may not overlap dst. */

@@ -1,6 +1,7 @@
 #include "cartridge/summary.h"
 
 #include "cartridge/convert.h"
+#include "cartridge/rows.h"
 #include "stream/summary.h"
 
 #include <stdio.h>
@@ -27,18 +28,17 @@ static size_t bytes_of(const struct cart_st *st)
 static int put_rows(struct cart_buf *out, const struct cart_st *st, struct cart_err *err)
 {
     const struct cart_st_tensor *k = NULL, *sink = NULL;
-    size_t layers = 0;
+    size_t layers = 0, layer, which;
 
     for (size_t i = 0; i < st->n; i++) {
-        const char *name = st->tensors[i].name;
-        size_t n = strlen(name);
-        bool of_layer = strncmp(name, "layers.", 7) == 0 && n > 2;
-        if (of_layer && strcmp(name + n - 2, ".k") == 0) {
-            layers++;
-            k = k ? k : &st->tensors[i];
-        }
-        if (of_layer && n > 7 && strcmp(name + n - 7, ".k_sink") == 0)
-            sink = &st->tensors[i];
+        const struct cart_st_tensor *t = &st->tensors[i];
+        if (!cart_rows_parse_name(t->name, &layer, &which))
+            continue;
+        layers += which == CART_ROWS_K;
+        if (layer == 0 && which == CART_ROWS_K)
+            k = t;
+        if (layer == 0 && which == CART_ROWS_K_SINK)
+            sink = t;
     }
     size_t frozen = sink ? sink->shape[0] : 0;
     if (!k)

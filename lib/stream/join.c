@@ -17,11 +17,12 @@ struct join {
     size_t n;
     struct cart_stream_writer *w;
     const struct cart_kind *kind;
-    struct cart_consistency *check;
+    struct cart_consistency *check;       /* of the file being read, by its own HEAD */
+    struct cart_conversation_order order; /* of the joined stream, by its HEAD */
     struct cart_buf payload;
     struct docs first;
-    uint64_t docs, next_n;
-    bool any, gaps, sharded;
+    uint64_t docs;
+    bool gaps, sharded;
 };
 
 /* --- heads --- */
@@ -95,17 +96,9 @@ static int join_heads(struct join *j, json_t **out, struct cart_err *err)
 
 /* --- records --- */
 
-static int put(struct join *j, const struct cart_record *rec, struct cart_payload *p,
-               const char *what, struct cart_err *err)
-{
-    int r = cart_consistency_add(j->check, p, what, err);
-
-    return r < 0 ? r : cart_stream_write_record(j->w, rec, err);
-}
-
 /* A document of another token stream gets the next number of the joined one. */
 static int put_token_doc(struct join *j, const struct cart_record *rec, struct cart_payload *p,
-                         const char *what, struct cart_err *err)
+                         struct cart_err *err)
 {
     const struct cart_st_tensor *t = cart_st_find(&p->st, "tokens");
     const void *data[] = {t->data};
@@ -119,27 +112,29 @@ static int put_token_doc(struct join *j, const struct cart_record *rec, struct c
         return r;
     again.payload = j->payload.data;
     again.size = j->payload.len;
-    return put(j, &again, p, what, err);
+    return cart_stream_write_record(j->w, &again, err);
 }
 
+/* Within a file its own order was followed, so what goes wrong here is between two. */
 static int check_n(struct join *j, const struct cart_payload *p, bool first_of_file,
                    const char *what, struct cart_err *err)
 {
-    uint64_t n = (uint64_t)json_integer_value(json_object_get(p->fields, "n"));
+    unsigned long long n = (unsigned long long)json_integer_value(json_object_get(p->fields, "n"));
+    unsigned long long next = j->order.last + 1;
+    const char *split = json_string_value(json_object_get(p->fields, "split"));
 
-    if (j->any && n < j->next_n)
-        return cart_err_set(err, first_of_file ? CART_EMATCH : CART_EFORMAT,
+    if (j->order.any && n < next)
+        return cart_err_set(err, CART_EMATCH,
                             "%s: n: expected at least %llu, found %llu: shards go in rising order, "
                             "each once",
-                            what, (unsigned long long)j->next_n, (unsigned long long)n);
-    if (j->any && first_of_file && n > j->next_n && !j->gaps && !j->sharded)
+                            what, next, n);
+    if (j->order.any && first_of_file && n > next && !j->gaps && !j->sharded)
         return cart_err_set(err, CART_EMATCH,
                             "%s: n: expected %llu, found %llu: a shard is missing, or its first "
                             "conversations were skipped (--allow-gaps)",
-                            what, (unsigned long long)j->next_n, (unsigned long long)n);
-    j->any = true;
-    j->next_n = n + 1;
-    return 0;
+                            what, next, n);
+    const char *fault = cart_conversation_order_fault(&j->order, n, strcmp(split, "held-out") == 0);
+    return fault ? cart_err_set(err, CART_EMATCH, "%s: n %llu: %s", what, n, fault) : 0;
 }
 
 static int check_docs(const struct join *j, const struct docs *d, const char *what,
@@ -168,20 +163,26 @@ static int join_record(struct join *j, size_t i, const struct cart_record *rec, 
         return cart_stream_write_record(j->w, rec, err);
     if ((r = cart_payload_parse(&p, j->kind, rec, what, err)) < 0)
         return r;
+    if ((r = cart_consistency_add(j->check, &p, what, err)) == 0)
+        r = cart_payload_check(&p, rec, what, err);
+    if (r < 0) {
+        cart_payload_release(&p);
+        return r;
+    }
     if (doc && strcmp(j->kind->name, "tokens") == 0) {
-        r = put_token_doc(j, rec, &p, what, err);
+        r = put_token_doc(j, rec, &p, err);
     } else if (doc) {
         docs->n++;
         cart_hash_add(docs->hash, rec->payload, rec->size);
         if (i == 0)
-            r = put(j, rec, &p, what, err);
+            r = cart_stream_write_record(j->w, rec, err);
     } else {
         if (*first_of_file)
             r = check_docs(j, docs, what, err);
-        if (r == 0 && json_object_get(p.fields, "n") != NULL)
+        if (r == 0 && j->kind->of_model)
             r = check_n(j, &p, *first_of_file, what, err);
         if (r == 0)
-            r = put(j, rec, &p, what, err);
+            r = cart_stream_write_record(j->w, rec, err);
         *first_of_file = false;
     }
     cart_payload_release(&p);
@@ -192,17 +193,24 @@ static int join_stream(struct join *j, size_t i, struct cart_err *err)
 {
     struct docs own = {0}, *docs = i == 0 ? &j->first : &own;
     bool first_of_file = true;
+    const char *what = cart_stream_name(j->in[i]);
     struct cart_record rec;
     int r;
 
+    cart_consistency_free(j->check);
+    j->check = NULL;
+    if ((r = cart_consistency_new(&j->check, j->kind, cart_stream_head(j->in[i]), err)) < 0)
+        return r;
     if ((docs->hash = cart_hash_new()) == NULL)
         return cart_err_memory(err, "a digest", 0);
     cart_stream_show_unknown(j->in[i]);
     while ((r = cart_stream_read(j->in[i], &rec, err)) == 1)
         if ((r = join_record(j, i, &rec, docs, &first_of_file, err)) < 0)
             break;
+    if (r == 0)
+        r = cart_consistency_end(j->check, what, err);
     if (r == 0 && strcmp(j->kind->name, "tokens") != 0)
-        r = check_docs(j, docs, cart_stream_name(j->in[i]), err);
+        r = check_docs(j, docs, what, err);
     cart_hash_free(own.hash);
     return r;
 }
@@ -233,14 +241,12 @@ int cart_stream_join(const char *const *paths, size_t n_paths, int fd, const cha
     if (n_paths == 0)
         return cart_err_set(err, CART_EUSAGE, "expected at least one stream to join");
     if ((r = open_all(&j, paths, err)) < 0 || (r = join_heads(&j, &head, err)) < 0 ||
-        (r = cart_consistency_new(&j.check, j.kind, head, err)) < 0 ||
         (r = cart_stream_create(&j.w, fd, out, head, level, err)) < 0)
         goto done;
+    cart_conversation_order_init(&j.order, head);
     for (size_t i = 0; i < j.n; i++)
         if ((r = join_stream(&j, i, err)) < 0)
             goto done;
-    if ((r = cart_consistency_end(j.check, out, err)) < 0)
-        goto done;
     r = cart_stream_finish(j.w, err);
     j.w = NULL;
 done:

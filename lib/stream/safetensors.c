@@ -172,6 +172,8 @@ static int parse_tensors(struct cart_st *st, struct entry *e, json_t *header,
             st->metadata = json_incref(v);
             continue;
         }
+        if (key[0] == '\0')
+            return cart_err_set(err, CART_EFORMAT, "%s: expected a name for each tensor", what);
         cart_err_escape(shown, sizeof shown, key, strlen(key));
         snprintf(path, sizeof path, "%.400s: tensor %s", what, shown);
         if ((r = parse_entry(&e[n], v, data_size, path, err)) < 0)

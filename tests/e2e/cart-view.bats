@@ -74,6 +74,17 @@ make_cartridge() {
         cart_must_fail 3 cart-view -q --dtype f16 -o no bad.cart
         cart_must_fail 3 cart-ask -c bad.cart hello < /dev/null
     done
+    cart-init -q -p 16 --draft-ref -o d.cart k.tokens
+    cart-view --data d.cart | jq -c 'if .metadata then del(.metadata["cart.data"], .metadata["cart.sum"]) else . end' > d.jsonl
+    cart-view -q --pack -o e.cart d.jsonl
+    cart-view --check e.cart
+    for edit in '.dtype = "I32"' '.dtype = "F64"' '.shape = [1, (.data | length)] | .data = [.data]' '.data[1] = -1' \
+        '.data[0] = 2147483648'; do
+        jq -c "if .name == \"draft_reference\" then $edit else . end" d.jsonl | cart-view -q --pack -o bad.cart -
+        cart_must_fail 3 cart-view --check bad.cart 2> err
+        cart_has err 'bad.cart: tensor draft_reference: '
+        cart_must_fail 3 cart-ask -c bad.cart hello < /dev/null
+    done
     jq -c 'if .metadata then del(.metadata["cart.tokenizer"]) else . end' k.jsonl | cart-view -q --pack -o bad.cart -
     cart_must_fail 3 cart-view --check bad.cart 2> err
     cart_has err 'bad.cart: metadata: cart.tokenizer is missing'
@@ -261,6 +272,47 @@ PY
     done
     cart-view --cat --allow-gaps -o out.conv a.conv c.conv
     cart-view --check out.conv
+}
+
+@test "--cat: a file that breaks rules of its own is refused, as --check refuses it" {
+    shard() { make_shard "${@:2}" | sed '1s/"history"/"conversations":6,"shard":'"$1"',&/'; }
+    shard '[0,3]' 0 2 | cart-view --pack -o a.conv
+    shard '[3,6]' 3 4 | cart-view --pack -o b.conv
+    cart-view --cat -o joined.conv a.conv b.conv
+    cart-view --check joined.conv
+    shard '[0,3]' 0 4 | cart-view --pack -o bad.conv
+    shard '[3,6]' 5 | cart-view --pack -o c.conv
+    make_listing | sed 's/"doc":1/"doc":2/' | cart-view --pack -o bad.tokens
+    make_listing | grep -v '"doc"' | cart-view --pack -o none.tokens
+    make_listing | cart-view --pack -o a.tokens
+    for pair in 'bad.conv c.conv' 'bad.tokens a.tokens' 'a.tokens none.tokens'; do
+        # shellcheck disable=SC2086
+        cart_must_fail 3 cart-view --check $pair
+        # shellcheck disable=SC2086
+        cart_must_fail 3 cart-view --cat -o x $pair 2>err
+        [ ! -e x ]
+    done
+    cart_must_fail 3 cart-view --cat bad.conv c.conv 2>err >x
+    cart_has err 'bad.conv: record 2 (CONV): n 4 after 0: n: HEAD does not have it among the conversations of this stream'
+    # Each alone may be whole, and the two not belong together.
+    make_shard 0 | cart-view --pack -o first.conv
+    make_shard 1 | sed 's/"split":"train"/"split":"held-out"/' | cart-view --pack -o second.conv
+    cart-view --check first.conv second.conv
+    cart_must_fail 4 cart-view --cat -o x first.conv second.conv 2>err
+    cart_has err 'second.conv: n 1: split: held-out conversations come before the others'
+}
+
+@test "safetensors: a tensor without a name is refused by all that read it" {
+    cart_need_tool python3
+    python3 - <<'PY'
+import struct
+header = b'{"":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+open("f.safetensors", "wb").write(struct.pack("<Q", len(header)) + header + struct.pack("<f", 2))
+PY
+    for how in '' --check --data --summary; do
+        cart_must_fail 3 cart-view $how f.safetensors 2>err
+        cart_equal 'cart-view: f.safetensors: expected a name for each tensor' "$(cat err)"
+    done
 }
 
 @test "safetensors: listed with data and packed again, the bytes are the same" {
@@ -484,6 +536,12 @@ c.safetensors: cartridge
   model          geometry 01234567, tokenizer 01234567, template none, weights 01234567
   made           0 steps; f32; corpus unknown
 TEXT
+    # What is not named as rows are is none.
+    make_cartridge | sed -e '1a{"record":"tensor","name":"layers.00.k","dtype":"U8","shape":[1],"data":[1]}' \
+        -e '$i{"record":"tensor","name":"layers.x.k_sink","dtype":"U8","shape":[9],"data":[1,2,3,4,5,6,7,8,9]}' \
+        -e '$s/8/10/;1s/"tensors":8/"tensors":10/' | cart-view --pack -o d.safetensors
+    cart-view --summary d.safetensors >found
+    cart_has found 'rows           p 3, 1 of them frozen; 2 layers of 1 heads of 2, F32'
     cp "$CART_MODEL" m.gguf
     cart-view --summary m.gguf c.safetensors >found
     cart_has found 'sizes          4 layers, width 64, context 512'
