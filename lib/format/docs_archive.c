@@ -9,11 +9,13 @@
 #include <archive_entry.h>
 
 #include <errno.h>
+#include <inttypes.h>
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#define TAR_BLOCK ((size_t)512)
 #define RATIO_FREE ((uint64_t)16 << 20) /* unpacked bytes that no ratio forbids */
 
 struct cart_archive {
@@ -371,7 +373,15 @@ static int check_zeros(struct cart_archive *a, struct cart_err *err)
                                 a->from->shown);
         more = on_read(a->reader, a, &rest);
     }
-    return more < 0 ? archive_failure(a, err) : 0;
+    if (more < 0)
+        return archive_failure(a, err);
+    /* Bytes are missing, or too many: a member may have been lost with them. */
+    if (a->packed % TAR_BLOCK != 0)
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: archive: expected a tar of whole blocks of %zu bytes, found "
+                            "%" PRIu64 " bytes",
+                            a->from->shown, TAR_BLOCK, a->packed);
+    return 0;
 }
 
 /* After the last member. What unpacks a tar has checksums at its own end, which this reads up to. */

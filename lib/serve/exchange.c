@@ -55,6 +55,7 @@ void cart_exchange_release(struct cart_exchange *x)
     free(x->cartridges);
     cart_buf_release(&x->out);
     free(x->path);
+    free(x->authority);
     free(x->origin);
     free(x->requests);
     free(x);

@@ -63,8 +63,9 @@ struct cart_exchange {
     char id[40]; /* x-request-id */
     char argument[CART_ARGUMENT_MAX + 1];
     const char *method;
-    char *path;   /* owned */
-    char *origin; /* allowed Origin to reflect, owned, or NULL */
+    char *path;      /* owned */
+    char *authority; /* of a target in absolute form, which stands for Host; owned, or NULL */
+    char *origin;    /* allowed Origin to reflect, owned, or NULL */
     bool http10, head_only;
     int fd;                       /* libmicrohttpd's, whose other end is the relay's */
     char client[CART_CLIENT_MAX]; /* address, or CART_CLIENT_UNIX */

@@ -71,11 +71,18 @@ static void request_id(struct cart_exchange *x)
     snprintf(x->id, sizeof x->id, "req-%.24s", cart_hex(hex, digest, sizeof digest));
 }
 
-/* The path as routes have it: the absolute form names our own authority again, a base URL that ends
- * in a slash doubles one, and a slash at the end names the same thing. */
+/* The authority that a target in absolute form names, or NULL: it counts, and Host does not. */
+static const char *authority_of(const char *url)
+{
+    static const char scheme[] = "http://";
+    return strncasecmp(url, scheme, sizeof scheme - 1) == 0 ? url + sizeof scheme - 1 : NULL;
+}
+
+/* The path as routes have it: without the authority of the absolute form; a base URL that ends in a
+ * slash doubles one, and a slash at the end names the same thing. */
 static char *plain_path(const char *url)
 {
-    const char *from = strncmp(url, "http://", 7) == 0 ? strchr(url + 7, '/') : url;
+    const char *authority = authority_of(url), *from = authority ? strchr(authority, '/') : url;
     char *path = strdup(from ? from : "/");
     size_t n = 0;
     for (const char *p = path; p && *p; p++)
@@ -94,8 +101,13 @@ static struct cart_exchange *exchange_new(struct cart_serve *s, struct MHD_Conne
     struct cart_exchange *x = calloc(1, sizeof *x);
     if (!x)
         return NULL;
+    const char *authority = authority_of(url);
     x->path = plain_path(url);
-    if (!x->path) {
+    if (authority)
+        x->authority = strndup(authority, strcspn(authority, "/?"));
+    if (!x->path || (authority && !x->authority)) {
+        free(x->path);
+        free(x->authority);
         free(x);
         return NULL;
     }
@@ -236,7 +248,8 @@ static void check_header(struct cart_exchange *x)
 {
     struct cart_serve *s = x->serve;
     char allow[64];
-    const char *origin = field(x->connection, "Origin"), *host = field(x->connection, "Host");
+    const char *origin = field(x->connection, "Origin"),
+               *host = x->authority ? x->authority : field(x->connection, "Host");
     /* Whoever reaches a Unix socket was let in by the file system, and no browser speaks to it. */
     if (!host_allowed(s, host) && strcmp(x->client, CART_CLIENT_UNIX) != 0) {
         cart_exchange_error(x, 403, "host_not_allowed", NULL,

@@ -36,10 +36,11 @@ const char *cart_conversation_order_fault(struct cart_conversation_order *o, uin
 
 /* The rule of one row of targets, for every reader of them: at most CART_TARGET_ROW_MAX distinct
  * ids, falling log-probabilities of at most 0, whose probabilities are at most CART_TARGET_MASS_MAX
- * together, an entropy of at least 0. NULL, or what is wrong.
+ * together, and their entropy to CART_TARGET_ENTROPY_APART. NULL, or what is wrong.
  * ids [n] int32, logprobs [n] float, of any alignment. */
 #define CART_TARGET_ROW_MAX ((size_t)4096)
 #define CART_TARGET_MASS_MAX 1.001 /* room for logits and log-probabilities that were rounded */
+#define CART_TARGET_ENTROPY_APART 0.001
 const char *cart_target_row_fault(const void *ids, const void *logprobs, size_t n, float entropy);
 void cart_consistency_free(struct cart_consistency *c);
 

@@ -423,6 +423,9 @@ EOF
     serve_start --cors-origin https://ui.example --allow-host proxy.example
     cart_equal "$(status_of get /v1/models -H 'Host: evil.example')" 403
     cart_equal "$(status_of get /v1/models -H 'Host: proxy.example')" 200
+    # A target in absolute form names the authority, whatever Host says.
+    cart_equal "$(status_of get /v1/models --request-target http://evil.example/v1/models)" 403
+    cart_equal "$(status_of get /v1/models -H 'Host: evil.example' --request-target HTTP://proxy.example/v1/models)" 200
     cart_equal "$(status_of get /v1/models -H 'Origin: http://evil.example')" 403
     cart_equal "$(status_of get /v1/models -H 'Origin: null')" 403
     get /v1/models -H 'Origin: http://localhost:3000' -D head > /dev/null

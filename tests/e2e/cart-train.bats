@@ -476,7 +476,7 @@ by_renaming() { cp m.gguf n.gguf && printf x >> n.gguf && mv n.gguf m.gguf; }
 @test "targets of more than one whole are refused" {
     cart-view c.targets > c.jsonl
     # Two entries of 0.55 each are more than one whole.
-    edit='if .record == "targ" then .logprobs[.offsets[0]:.offsets[1]] |= (length as $n | [range($n) | $lp]) else . end'
+    edit='if .record == "targ" then .logprobs[.offsets[0]:.offsets[1]] |= (length as $n | [range($n) | $lp]) | .entropy[0] = 0 else . end'
     jq -e -s 'map(select(.record == "targ") | .offsets[1]) | min >= 2' c.jsonl
     jq -c --argjson lp -0.6 "$edit" c.jsonl | cart-view -q --pack -o bad.targets -
     cart_must_fail 3 cart-view --check bad.targets 2> err
@@ -484,6 +484,9 @@ by_renaming() { cp m.gguf n.gguf && printf x >> n.gguf && mv n.gguf m.gguf; }
     cart_must_fail 3 cart-train -q -p 48 --steps 2 -o x bad.targets
     jq -c --argjson lp -20 "$edit" c.jsonl | cart-view -q --pack -o good.targets -
     cart-view --check good.targets
+    jq -c 'if .record == "targ" then .entropy[0] = 99 else . end' c.jsonl | cart-view -q --pack -o bad.targets -
+    cart_must_fail 3 cart-eval bad.targets 2> err
+    cart_has err "row 0: entropy: expected that of the row's entries"
 }
 
 @test "targets whose n does not rise are refused" {

@@ -34,7 +34,7 @@
     "{\"record\":\"targ\"," CONV_FIELDS ",\"ids\":[1,2,3,4,5],\"supervised\":[[1,2],[3,5]],"       \
     "\"rows\":[1,3,4],\"offsets\":[0,2,2,3],\"target_ids\":[7,8,9],\"logprobs\":[-0.1,-2.5,-1e-"   \
     "07],"                                                                                         \
-    "\"entropy\":[0.33333334,0,-0.0]}"
+    "\"entropy\":[0.2957,0,-0.0]}"
 #define METR                                                                                       \
     "{\"record\":\"metr\",\"conversations\":2,\"kl\":1e-05,\"loss\":0.1,\"split\":\"train\","      \
     "\"step\":4,\"tokens\":7,\"top1\":0.5,\"whole\":1.0}"
@@ -335,7 +335,7 @@ static void rules_of(const json_t *head, const char *kind_name, const char *part
     "{\"record\":\"targ\"," AT ELSE(0, "train") "\"ids\":[1,2,3],\"supervised\":[[1,3]],"          \
                                                 "\"rows\":" rows ",\"offsets\":" offsets           \
                                                 ",\"target_ids\":[4,5],\"logprobs\":" logprobs     \
-                                                ",\"entropy\":[0,0]}"
+                                                ",\"entropy\":[0.3679,0.2707]}"
 
 #define TWICE                                                                                      \
     "{\"record\":\"targ\"," AT ELSE(0, "train") "\"ids\":[1,2,3],\"supervised\":[[1,2]],"          \

@@ -376,7 +376,7 @@ static void fill(struct cart_conversation *c)
     memcpy(c->offsets, (const size_t[]){0, 2, 3}, 3 * sizeof *c->offsets);
     memcpy(c->target_ids, (const uint32_t[]){8, 1, 9}, 3 * sizeof *c->target_ids);
     memcpy(c->logprobs, (const float[]){-0.5f, -1.5f, 0.0f}, 3 * sizeof *c->logprobs);
-    memcpy(c->entropy, (const float[]){0.5f, 0.0f}, 2 * sizeof *c->entropy);
+    memcpy(c->entropy, (const float[]){0.638f, 0.0f}, 2 * sizeof *c->entropy);
 }
 
 static int round_trip(const struct cart_conversation *c, struct cart_conversation *out, size_t V,
@@ -432,6 +432,7 @@ static void test_conversations(void **state)
     REFUSED(c.logprobs[1] = -0.75f); /* 0.61 + 0.47 */
     REFUSED(c.logprobs[0] = (float)strtod("nan", NULL));
     REFUSED(c.entropy[0] = -1);
+    REFUSED(c.entropy[0] = 0.64f);
     cart_conversation_release(&c);
     fill(&c);
     c.chunk = (struct cart_range){1, 0};
