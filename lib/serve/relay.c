@@ -75,14 +75,30 @@ static bool inward(struct cart_relay *r, size_t max_body, cart_relay_begin_fn *b
     }
 }
 
+static const char *words_of(unsigned status)
+{
+    switch (status) {
+    case 408:
+        return "Request Timeout";
+    case 413:
+        return "Content Too Large";
+    case 431:
+        return "Request Header Fields Too Large";
+    case 505:
+        return "HTTP Version Not Supported";
+    default:
+        return "Bad Request";
+    }
+}
+
 static void send_refusal(const struct cart_relay *r)
 {
     char text[640];
     int body = snprintf(NULL, 0, REFUSAL, r->gate.reason);
     int n = snprintf(text, sizeof text,
-                     "HTTP/1.1 %u Refused\r\nContent-Type: application/json\r\nContent-Length: "
+                     "HTTP/1.1 %u %s\r\nContent-Type: application/json\r\nContent-Length: "
                      "%d\r\nConnection: close\r\n\r\n" REFUSAL,
-                     r->gate.status, body, r->gate.reason);
+                     r->gate.status, words_of(r->gate.status), body, r->gate.reason);
     ssize_t sent = n > 0 ? send(r->client, text, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) : 0;
     (void)sent; /* a client that takes no answer gets none */
 }

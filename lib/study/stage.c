@@ -117,6 +117,10 @@ int cart_stage_open(struct cart_stage *s, const struct cart_model *m, const char
                              s->part);
         else
             r = cart_stream_resume(&s->w, s->fd, s->part, head, level, replay, s, err);
+        if (some && resume && (r == CART_EFORMAT || r == CART_EMATCH)) {
+            struct cart_err was = *err;
+            r = cart_err_set(err, r, "%s; remove it to begin anew", was.msg);
+        }
     }
     if (r == 0)
         r = cart_corpus_write(corpus, s->docs, s->w, err);

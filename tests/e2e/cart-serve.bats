@@ -764,9 +764,9 @@ print(late(b""), late(head), late(head + b"Content-Length: 9\r\n\r\n{"), late(he
       late(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"), sep="\n")
 PY
     cart_equal "('', 0, False)
-('HTTP/1.1 408 Refused', 1, True)
-('HTTP/1.1 408 Refused', 1, True)
-('HTTP/1.1 408 Refused', 1, True)
+('HTTP/1.1 408 Request Timeout', 1, True)
+('HTTP/1.1 408 Request Timeout', 1, True)
+('HTTP/1.1 408 Request Timeout', 1, True)
 ('HTTP/1.1 200 OK', 1, False)" "$(cat said)"
     serve_end
 }

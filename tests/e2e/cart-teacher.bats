@@ -65,6 +65,14 @@ records() {
     [ -e y.targets.part ]
 }
 
+@test "FILE.part whose beginning is damaged is named, with the way out" {
+    printf 'no stream' >y.targets.part
+    cart_must_fail 3 cart-teacher -q --resume -o y.targets x.conv 2>err
+    cart_has err 'y.targets.part: '
+    cart_has err '; remove it to begin anew'
+    cart_equal 'no stream' "$(cat y.targets.part)"
+}
+
 @test "FILE.part of other conversations is not gone on with" {
     cart-teacher -q -o x.targets x.conv
     head -c $(($(stat -c %s x.targets) * 60 / 100)) x.targets >half
