@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""page.py URL FOLDER: the page of a running server in headless Chromium: a conversation by keyboard alone, a cartridge
-chosen, a stream stopped, on a phone's width and in the dark. Leaves screenshots in FOLDER."""
+"""page.py URL FOLDER: the page of a running server in headless Chromium, under its own policy: a conversation by keyboard
+alone, a cartridge chosen, a stream stopped or forgotten, a message refused, on a phone's width and in the dark. Leaves
+screenshots in FOLDER."""
+import json
 import os
 import shutil
 import sys
+import time
 import traceback
 
 from playwright.sync_api import sync_playwright
@@ -17,24 +20,43 @@ def test(f):
     return f
 
 
+def until(page, what):
+    """Asks again and again; wait_for_function would, too, and the page's policy forbids it."""
+    end = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < end, "waited too long"
+        page.wait_for_timeout(20)
+
+
 def answered(page, n):
-    page.wait_for_function("n => document.querySelectorAll('.turn.assistant .about').length === n && "
-                           "[...document.querySelectorAll('.turn.assistant .about')].pop().textContent !== '' && "
-                           "document.querySelector('#send').textContent === 'Send'", arg=n, timeout=60000)
-    return page.locator(".turn.assistant .about").nth(n - 1).inner_text()
+    about = page.locator(".turn.assistant .about")
+    until(page, lambda: about.count() == n and about.nth(n - 1).text_content() != "" and
+          page.locator("#send").inner_text() == "Send")
+    return about.nth(n - 1).inner_text()
 
 
-def fresh(browser, **more):
-    page = browser.new_page(bypass_csp=True, **more)  # the policy would stop what the test evaluates, too
-    page.faults = []
+def fresh(browser, limit="12", **more):
+    page = browser.new_page(**more)
+    page.faults, page.asked = [], []
     page.on("pageerror", lambda e: page.faults.append(str(e)))
+    page.on("console", lambda m: page.faults.append(m.text) if "Content Security Policy" in m.text else None)
     page.on("request", lambda r: page.faults.append(r.url) if not r.url.startswith(URL) else None)
+    page.on("request", lambda r: page.asked.append(json.loads(r.post_data)) if r.method == "POST" else None)
     page.goto(URL)
-    page.wait_for_function("document.querySelectorAll('#model option').length === 3")
+    until(page, lambda: page.locator("#model option").count() == 3)
     page.locator("summary").click()
-    page.locator("#limit").fill("12")
+    page.locator("#limit").fill(limit)
     page.locator("summary").click()
     return page
+
+
+def say(page, text):
+    page.locator("#text").fill(text)
+    page.keyboard.press("Enter")
+
+
+def said(page, i):
+    return [m["content"] for m in page.asked[i]["messages"]]
 
 
 @test
@@ -63,39 +85,81 @@ def cartridges_answer_in_the_chosen_order(browser):
     page = fresh(browser)
     page.locator("input[value=two]").check()
     page.locator("input[value=one]").check()
-    page.locator("#text").fill("Sheep?")
-    page.keyboard.press("Enter")
+    say(page, "Sheep?")
     about = answered(page, 1)
     assert about.startswith("behind two + one"), about
     page.screenshot(path=os.path.join(FOLDER, "page.png"))
     assert not page.faults, page.faults
 
 
+def hold(page):
+    """The answer is under way until it is stopped: its request waits here."""
+    page.route("**/v1/chat/completions", lambda route: None)
+
+
 @test
 def a_stream_stops_at_escape(browser):
-    page = fresh(browser)
-    page.evaluate("document.getElementById('limit').value = ''")
-    page.locator("#text").fill("Go on and on")
-    page.keyboard.press("Enter")
-    page.wait_for_function("document.querySelector('.turn.assistant .body').textContent.length > 5")
+    page = fresh(browser, limit="")
+    say(page, "Go on and on")
+    until(page, lambda: len(page.locator(".turn.assistant .body").text_content()) > 5)
     page.keyboard.press("Escape")
     assert "stopped by you" in answered(page, 1)
 
 
 @test
-def an_error_is_shown(browser):
+def what_is_forgotten_while_it_is_answered_stays_out_of_the_next_conversation(browser):
     page = fresh(browser)
-    page.locator("#text").fill("x " * 4000)
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".fault")
+    hold(page)
+    say(page, "The old one")
+    until(page, lambda: len(page.asked) == 1)
+    page.keyboard.press("Alt+n")
+    page.unroute("**/v1/chat/completions")
+    say(page, "The new one")
+    answered(page, 1)
+    say(page, "And then?")
+    answered(page, 2)
+    assert said(page, 1) == ["The new one"], page.asked
+    assert said(page, 2)[::2] == ["The new one", "And then?"] and len(said(page, 2)) == 3, page.asked
+    assert not page.faults, page.faults
+
+
+@test
+def what_got_no_answer_is_not_sent_again(browser):
+    page = fresh(browser)
+    say(page, "x " * 4000)
+    page.locator(".fault").wait_for()
     assert "maximum context length" in page.locator(".fault").inner_text()
+    hold(page)
+    say(page, "Never mind")
+    until(page, lambda: len(page.asked) == 2)
+    page.keyboard.press("Escape")
+    answered(page, 2)
+    page.unroute("**/v1/chat/completions")
+    say(page, "Hello")
+    answered(page, 3)
+    assert said(page, 2) == ["Hello"], page.asked[2]
+    assert page.locator(".fault").count() == 1
+
+
+@test
+def boxes_show_what_is_chosen(browser):
+    page = fresh(browser)
+    page.locator("input[value=one]").check()
+    page.locator("summary").click()
+    page.locator("#key").fill("another")
+    with page.expect_response("**/props"):
+        page.locator("#key").press("Tab")
+    until(page, lambda: page.locator("input[value=one]").count() == 1)
+    chosen = page.locator("input[type=checkbox][value]:checked").count()
+    say(page, "Hello")
+    about = answered(page, 1)
+    assert chosen == 0 and about.startswith("bare model"), (chosen, about)
 
 
 @test
 def a_phone_in_the_dark(browser):
     page = fresh(browser, viewport={"width": 360, "height": 640}, color_scheme="dark")
-    page.locator("#text").fill("Hi")
-    page.keyboard.press("Enter")
+    say(page, "Hi")
     answered(page, 1)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(22, 24, 26)"
