@@ -2,6 +2,7 @@
  * file has the options, the words for the log, and what signals do; lib/serve has the server. */
 #include "base/opt.h"
 #include "base/pool.h"
+#include "engine/draft.h"
 #include "model/model.h"
 #include "serve/model_name.h"
 #include "serve/serve.h"
@@ -96,10 +97,8 @@ static void log_text(const struct cart_serve_record *r)
     char path[160];
     cart_err_escape(path, sizeof path, r->path, strlen(r->path));
     if (!r->generated) {
-        /* What monitors ask every second is for -v. */
-        bool watching = strcmp(r->path, "/health") == 0 || strcmp(r->path, "/metrics") == 0;
-        say(watching ? CART_LOG_INFO : CART_LOG_NOTICE, "%s %s %s %u %.1f ms", r->client, r->method,
-            path, r->status, 1000.0 * r->seconds);
+        say(r->monitoring ? CART_LOG_INFO : CART_LOG_NOTICE, "%s %s %s %u %.1f ms", r->client,
+            r->method, path, r->status, 1000.0 * r->seconds);
         return;
     }
     const struct cart_usage *u = &r->usage;
@@ -118,14 +117,16 @@ static void on_request(void *ctx, const struct cart_serve_record *r)
     const struct options *o = ctx;
     struct cart_buf line = CART_BUF_INIT;
     json_t *v = NULL;
+    /* What monitors ask every second is for -v. */
+    bool json = o->log_format == 1 && !o->common.quiet && (!r->monitoring || o->common.verbose > 0);
     if (o->log_format == 0)
         log_text(r);
-    if ((o->log_format == 1 && !o->common.quiet) || getenv("CART_TRACE"))
+    if (json || getenv("CART_TRACE"))
         v = record_json(r);
     if (v && cart_json_dump(v, &line, NULL) == 0) {
         cart_trace("request", line.data);
         /* One write, so that lines of several threads stay whole. */
-        if (o->log_format == 1 && !o->common.quiet)
+        if (json)
             fprintf(stderr, "%s\n", line.data);
     }
     cart_buf_release(&line);
@@ -181,10 +182,11 @@ static int load_cartridges(const struct options *o, struct cart_registry *regist
         r = add_cartridge(registry, o->cartridges.items[i], err);
     if (r == 0 && o->directory)
         r = cart_registry_load(registry, o->directory, report_file, NULL, err);
-    if (r == 0 && o->defaults.n > 0)
-        r = cart_stack_acquire(&stack, registry, o->defaults.items, o->defaults.n, NULL, err);
+    if (r < 0 || o->defaults.n == 0)
+        return r;
+    r = cart_stack_acquire(&stack, registry, o->defaults.items, o->defaults.n, NULL, err);
     cart_stack_release(stack);
-    return r < 0 && stack == NULL && o->defaults.n > 0 ? cart_err_wrap(err, r, "--default") : r;
+    return r < 0 ? cart_err_wrap(err, r, "--default") : 0;
 }
 
 static struct cart_serve_options serve_options(struct options *o, const char *name)
@@ -231,8 +233,8 @@ static void announce(const struct options *o, const struct cart_serve *s,
     if (n > 0 && o->defaults.n == 0)
         say(CART_LOG_NOTICE, "%zu cartridge%s; a request names those it wants, see --default", n,
             CART_S(n));
-    if (cart_serve_port(s) > 0)
-        say(CART_LOG_NOTICE, "%s: ready on http://%s:%zu", name, o->host, cart_serve_port(s));
+    if (*cart_serve_address(s))
+        say(CART_LOG_NOTICE, "%s: ready on http://%s", name, cart_serve_address(s));
     if (o->unix_path)
         say(CART_LOG_NOTICE, "%s: ready on %s", name, o->unix_path);
 }
@@ -347,7 +349,7 @@ int main(int argc, char **argv)
             "rows in memory: f32, f16 or bf16, and how many (default: slots times ctx)"),
         CART_OPT_SIZE(0, "piece", &o.piece, 1, 65536, "N",
                       "prompt tokens computed in one step (default: 256)"),
-        CART_OPT_SIZE(0, "draft", &o.draft, 0, 64, "N",
+        CART_OPT_SIZE(0, "draft", &o.draft, 0, CART_DRAFT_MAX, "N",
                       "tokens guessed ahead, 0: none; never changes an answer (default: 8)"),
         CART_OPT_INPUT(0, "api-key-file", &o.keys_file, "FILE",
                        "keys of clients, one a line (also $CART_API_KEY)"),

@@ -48,27 +48,40 @@ struct cart_pages {
 
 /* ---- memory ---- */
 
-static void layout(struct cart_arena *a, struct cart_pages *p, const struct cart_model *m,
-                   int dtype, size_t n, size_t piece)
+static void layout_page(struct cart_arena *a, struct cart_page *page, const struct cart_model *m,
+                        int dtype)
 {
-    struct cart_page *pages = cart_arena_push(a, n, sizeof *pages);
+    page->layers = cart_arena_push(a, m->L, sizeof *page->layers);
+    cart_kv_tail_layout(&page->tail, a, m, dtype, CART_PAGE_ROWS);
+}
 
-    for (size_t i = 0; i < n && !a->overflow; i++) {
-        struct cart_page none = {0};
-        struct cart_page *page = pages != NULL ? &pages[i] : &none;
-        page->layers = cart_arena_push(a, m->L, sizeof *page->layers);
-        cart_kv_tail_layout(&page->tail, a, m, dtype, CART_PAGE_ROWS);
-    }
-    p->pages = pages;
-    cart_kv_tail_layout(&p->wide, a, m, dtype, piece + CART_PAGE_ROWS);
+/* What layout takes, from one page: the count comes from outside, and nothing has refused it yet. */
+static void measure(struct cart_arena *a, const struct cart_model *m, int dtype, size_t n,
+                    size_t piece)
+{
+    struct cart_page page = {0};
+    struct cart_kv_tail wide = {0};
+
+    cart_arena_push(a, n, sizeof page);
+    size_t before = a->used;
+    layout_page(a, &page, m, dtype);
+    cart_arena_push(a, n - 1, a->used - before);
+    cart_kv_tail_layout(&wide, a, m, dtype, piece + CART_PAGE_ROWS);
+}
+
+static void layout(struct cart_pages *p, int dtype, size_t n, size_t piece)
+{
+    p->pages = cart_arena_push(&p->arena, n, sizeof *p->pages);
+    for (size_t i = 0; i < n; i++)
+        layout_page(&p->arena, &p->pages[i], p->m, dtype);
+    cart_kv_tail_layout(&p->wide, &p->arena, p->m, dtype, piece + CART_PAGE_ROWS);
 }
 
 size_t cart_pages_bytes(const struct cart_model *m, int dtype, size_t n, size_t piece)
 {
-    struct cart_pages p = {0};
     struct cart_arena a = CART_ARENA_INIT;
 
-    layout(&a, &p, m, dtype, n, piece);
+    measure(&a, m, dtype, n, piece);
     return a.overflow ? SIZE_MAX : a.used;
 }
 
@@ -93,14 +106,14 @@ int cart_pages_new(struct cart_pages **out, const struct cart_model *m, int dtyp
     assert(n > 0);
     if (p == NULL)
         return cart_err_memory(err, "pages", sizeof *p);
-    layout(&p->arena, p, m, dtype, n, piece);
+    measure(&p->arena, m, dtype, n, piece);
     int r = cart_arena_reserve(&p->arena, p->arena.used, err);
     if (r < 0) {
         free(p);
         return cart_err_wrap(err, r, "keys and values of %zu pages", n);
     }
-    layout(&p->arena, p, m, dtype, n, piece);
     p->m = m;
+    layout(p, dtype, n, piece);
     p->n = p->n_free = n;
     for (size_t i = n; i > 0; i--) {
         p->pages[i - 1].next_free = p->free_list;

@@ -477,6 +477,8 @@ static void log_exchange(struct cart_exchange *x, bool complete)
     r.model = x->record_model;
     r.status = answered && complete ? status : 499;
     r.seconds = cart_clock_now() - x->started;
+    r.monitoring =
+        x->route && (x->route->endpoint == CART_AT_HEALTH || x->route->endpoint == CART_AT_METRICS);
     cart_metrics_ended(s->metrics, x->route ? x->route->endpoint : CART_AT_NOWHERE, r.status);
     if (s->opt.on_request)
         s->opt.on_request(s->opt.ctx, &r);

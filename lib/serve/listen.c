@@ -35,6 +35,17 @@ static bool is_loopback(const struct sockaddr *a)
     return true;
 }
 
+static void write_address(struct cart_listeners *l, const struct sockaddr *a)
+{
+    const struct sockaddr_in *four = (const struct sockaddr_in *)(const void *)a;
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)(const void *)a;
+    char text[INET6_ADDRSTRLEN];
+    if (a->sa_family == AF_INET && inet_ntop(AF_INET, &four->sin_addr, text, sizeof text))
+        snprintf(l->address, sizeof l->address, "%s:%u", text, (unsigned)ntohs(four->sin_port));
+    if (a->sa_family == AF_INET6 && inet_ntop(AF_INET6, &six->sin6_addr, text, sizeof text))
+        snprintf(l->address, sizeof l->address, "[%s]:%u", text, (unsigned)ntohs(six->sin6_port));
+}
+
 /* Takes a listening socket over. */
 static int take(struct cart_listeners *l, int fd, struct cart_err *err)
 {
@@ -50,10 +61,8 @@ static int take(struct cart_listeners *l, int fd, struct cart_err *err)
         return cart_err_sys(err, "socket");
     if (!is_loopback((struct sockaddr *)&a))
         l->loopback = false;
-    if (l->port == 0 && a.ss_family == AF_INET)
-        l->port = ntohs(((struct sockaddr_in *)&a)->sin_port);
-    if (l->port == 0 && a.ss_family == AF_INET6)
-        l->port = ntohs(((struct sockaddr_in6 *)&a)->sin6_port);
+    if (!*l->address)
+        write_address(l, (struct sockaddr *)&a);
     l->fds[l->n++] = fd;
     return 0;
 }

@@ -10,7 +10,7 @@
 struct cart_listeners {
     int fds[CART_LISTENERS_MAX];
     size_t n;
-    size_t port;       /* of the first TCP listener, 0 if there is none */
+    char address[64];  /* of the first TCP listener, as a URL has it, with its port; or "" */
     bool loopback;     /* every TCP listener is on a loopback address */
     char *unlink_path; /* the Unix socket that is ours to remove, owned, or NULL */
 };

@@ -223,8 +223,11 @@ static bool add_file(struct cart_exchange *x, const char *name, const char *file
     struct cart_err err = {0};
     int r = cart_registry_add_file(registry, name, x->serve->opt.directory, file, warning,
                                    sizeof warning, &err);
+    if (r < 0)
+        cart_net_note(x->serve, CART_LOG_WARNING, "cartridge %s: not loaded: %s", name, err.msg);
     if (r == CART_ESYS)
-        return cart_fault_set(f, 503, "cannot_read", NULL, "cartridge %s: cannot be read", name);
+        return cart_fault_set(f, 503, "cannot_read", NULL, "cartridge %s: cannot be read: %s", name,
+                              err.msg);
     if (r < 0)
         return cart_fault_set(f, 400,
                               r == CART_EMATCH ? "cartridge_model_mismatch" : "invalid_cartridge",

@@ -642,9 +642,9 @@ void cart_serve_reload(struct cart_serve *s)
     tell(s, 'r');
 }
 
-size_t cart_serve_port(const struct cart_serve *s)
+const char *cart_serve_address(const struct cart_serve *s)
 {
-    return s->net->listeners.port;
+    return s->net->listeners.address;
 }
 
 /* ---- life ---- */

@@ -41,6 +41,7 @@ static void unlink_job(struct cart_scheduler *s, struct job *j)
 
 void cart_scheduler_job_append(struct cart_scheduler *s, struct job *j)
 {
+    s->n_waiting++;
     j->prev = s->last;
     j->next = NULL;
     if (s->last != NULL)
@@ -61,10 +62,6 @@ static void job_end(struct cart_scheduler *s, struct job *j)
     else
         j->usage.queued = now - j->submitted;
     s->counts.finished++;
-    pthread_mutex_lock(&s->lock);
-    unlink_job(s, j);
-    s->n_jobs--;
-    pthread_mutex_unlock(&s->lock);
     /* Who hears of the end may submit another one, and there is a place for it. */
     send(j, (struct cart_event){.type = CART_EVENT_END, .usage = &j->usage});
     cart_scheduler_job_free(j);
@@ -80,15 +77,18 @@ static void choice_end(struct cart_scheduler *s, struct job *j, size_t choice,
     s->counts.cancelled += why == CART_SERVE_CANCELLED;
     s->counts.failed +=
         why == CART_SERVE_FAILED || why == CART_SERVE_NOT_FINITE || why == CART_SERVE_DEAD_END;
-    if (++j->ended == j->req.n) {
-        job_end(s, j);
-    } else if (j->ended == j->started) {
-        /* It has no choice at work any more: those that wait already come first. */
-        pthread_mutex_lock(&s->lock);
+    pthread_mutex_lock(&s->lock);
+    s->at_work--;
+    bool last = ++j->ended == j->req.n;
+    bool waits = !last && j->ended == j->started;
+    if (last || waits)
         unlink_job(s, j);
+    /* It has no choice at work any more: those that wait already come first. */
+    if (waits)
         cart_scheduler_job_append(s, j);
-        pthread_mutex_unlock(&s->lock);
-    }
+    pthread_mutex_unlock(&s->lock);
+    if (last)
+        job_end(s, j);
 }
 
 static void slot_clear(struct cart_scheduler *s, struct slot *slot, bool keep)
@@ -222,11 +222,12 @@ static struct job *first_waiting(struct cart_scheduler *s)
     return first;
 }
 
-static void count_start(struct cart_scheduler *s, struct job *j)
+/* Under the lock: n more choices of the job are at work. */
+static void count_starts(struct cart_scheduler *s, struct job *j, size_t n)
 {
-    pthread_mutex_lock(&s->lock);
-    j->started++;
-    pthread_mutex_unlock(&s->lock);
+    s->n_waiting -= j->started == j->ended;
+    s->at_work += n;
+    j->started += n;
 }
 
 static void admit(struct cart_scheduler *s)
@@ -243,7 +244,9 @@ static void admit(struct cart_scheduler *s)
         if (r == CART_EAGAIN)
             return;
         size_t choice = j->started;
-        count_start(s, j);
+        pthread_mutex_lock(&s->lock);
+        count_starts(s, j, 1);
+        pthread_mutex_unlock(&s->lock);
         if (r == 0 && !j->announced)
             announce(s, j, slot);
         if (r < 0)
@@ -276,7 +279,7 @@ static void reap_waiting(struct cart_scheduler *s)
             continue;
         size_t first = j->started;
         size_t n = j->req.n;
-        j->started = n;
+        count_starts(s, j, n - first);
         pthread_mutex_unlock(&s->lock);
         for (size_t c = first; c < n; c++)
             choice_end(s, j, c, CART_SERVE_CANCELLED, NULL);
@@ -369,8 +372,6 @@ static void fill_options(struct cart_scheduler_options *o, const struct cart_mod
         o->kv_rows = o->context;
     if (o->piece == 0)
         o->piece = PIECE;
-    if (o->draft_max > CART_DRAFT_MAX)
-        o->draft_max = CART_DRAFT_MAX;
 }
 
 /* One page more for each stream: its rows may begin and end within pages. */
@@ -393,9 +394,10 @@ size_t cart_scheduler_bytes(const struct cart_model *m, const struct cart_schedu
 
     fill_options(&o, m);
     row_counts(&o, &R, &M);
-    return cart_pages_bytes(m, o.kv, page_count(&o), o.piece) +
-           cart_workspace_bytes(m, CART_ENGINE_PIECE) +
-           (R * (m->V + m->D) + M * m->D) * sizeof(float);
+    size_t pages = cart_pages_bytes(m, o.kv, page_count(&o), o.piece);
+    size_t rest =
+        cart_workspace_bytes(m, CART_ENGINE_PIECE) + (R * (m->V + m->D) + M * m->D) * sizeof(float);
+    return pages > SIZE_MAX - rest ? SIZE_MAX : pages + rest;
 }
 
 static int find_stops(struct cart_scheduler *s, const struct cart_chat *chat, struct cart_err *err)
@@ -496,6 +498,9 @@ int cart_scheduler_new(struct cart_scheduler **out, const struct cart_model *m,
 {
     if (opt->slots == 0)
         return cart_err_set(err, CART_EUSAGE, "slots: expected at least 1");
+    if (opt->draft_max > CART_DRAFT_MAX)
+        return cart_err_set(err, CART_EUSAGE, "draft: expected at most %zu, found %zu",
+                            CART_DRAFT_MAX, opt->draft_max);
     struct cart_scheduler *s = calloc(1, sizeof *s);
     if (s == NULL)
         return cart_err_memory(err, "a scheduler", sizeof *s);
@@ -566,8 +571,6 @@ void cart_scheduler_counts(struct cart_scheduler *s, struct cart_scheduler_count
 {
     pthread_mutex_lock(&s->lock);
     *out = s->published;
-    out->waiting = 0;
-    for (const struct job *j = s->jobs; j != NULL; j = j->next)
-        out->waiting += j->started == 0;
+    out->waiting = s->n_waiting;
     pthread_mutex_unlock(&s->lock);
 }

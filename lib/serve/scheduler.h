@@ -27,12 +27,15 @@ struct cart_scheduler;
 
 struct cart_scheduler_options {
     size_t slots;   /* streams at work together, at least 1 */
-    size_t queue;   /* requests that may wait for a slot; beyond: CART_REFUSED_QUEUE */
+    size_t queue;   /* requests that may wait, beside those that free slots are there for; beyond:
+                     * CART_REFUSED_QUEUE */
     size_t context; /* rows of a stream, its cartridges' too; 0, or more: the model's context */
     size_t kv_rows; /* rows that pages can hold in all; 0: slots * context; raised to one context */
     size_t piece;   /* prompt tokens that one step takes at most, 0: 256 */
-    size_t draft_max; /* tokens drafted per stream and step; 0: no speculation */
-    int kv;           /* type of the rows in pages: F32, F16 or BF16, each a class of answers of its
+    size_t
+        draft_max; /* tokens drafted per stream and step, at most CART_DRAFT_MAX (engine/draft.h);
+                       * 0: no speculation */
+    int kv;        /* type of the rows in pages: F32, F16 or BF16, each a class of answers of its
                        * own (model/kv.h); cartridges' rows are read as they are stored */
 };
 #define CART_SCHEDULER_OPTIONS                                                                     \
@@ -187,7 +190,7 @@ struct cart_scheduler_counts {
     uint64_t prompt_tokens, cached_tokens, prefilled_tokens, generated_tokens, cartridge_rows;
     uint64_t drafted, draft_accepted, draft_steps;
     uint64_t steps, evicted_pages, embeddings;
-    size_t running, waiting, slots;            /* gauges; choices at work, requests in the queue */
+    size_t running, waiting, slots;            /* gauges; choices at work, requests without one */
     size_t pages, pages_used, pages_committed; /* all; with rows; promised to streams at work */
     size_t page_bytes;
     double busy_seconds; /* in steps */

@@ -19,8 +19,8 @@ struct job {
     uint32_t *prompt, *stop;
     struct cart_bias *bias;
     uint64_t *key;  /* [stack->n] */
-    size_t started; /* choices that have had a slot */
-    size_t ended;
+    size_t started; /* guarded: choices that have had a slot */
+    size_t ended;   /* guarded */
     bool cancelled; /* guarded */
     bool dying;     /* cancelled, as the thread has seen it */
     bool announced; /* CART_EVENT_START has gone out */
@@ -95,13 +95,14 @@ struct cart_scheduler {
     /* Guarded. */
     struct job *jobs, *last; /* all that have not ended, by the time since which none of their
                                 choices has been at work */
-    size_t n_jobs;
+    size_t n_waiting;        /* of them, those without a choice at work */
+    size_t at_work;          /* choices: each has a slot, or is about to end */
     uint64_t next_id;
     bool draining, quit;
     struct cart_scheduler_counts published;
 };
 
-/* scheduler.c: under the lock, behind all others. */
+/* scheduler.c: under the lock, behind all others; none of its choices is at work. */
 void cart_scheduler_job_append(struct cart_scheduler *s, struct job *j);
 
 /* scheduler_submit.c: all that the job owns; NULL is fine. */

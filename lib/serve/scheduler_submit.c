@@ -146,18 +146,18 @@ static int enqueue(struct cart_scheduler *s, struct job *j, uint64_t *id, enum c
     int r = 0;
 
     pthread_mutex_lock(&s->lock);
+    size_t open = s->opt.slots > s->at_work ? s->opt.slots - s->at_work : 0;
     if (s->quit || (s->draining && !j->req.begun)) {
         *why = CART_REFUSED_DRAINING;
         r = cart_err_set(err, CART_EAGAIN, "the server is shutting down");
-    } else if (s->n_jobs >= s->opt.slots + s->opt.queue) {
+    } else if (s->n_waiting >= open + s->opt.queue) {
         *why = CART_REFUSED_QUEUE;
         s->published.refused_queue++;
-        r = cart_err_set(err, CART_EAGAIN, "%zu requests are at work or waiting, no more are taken",
-                         s->n_jobs);
+        r = cart_err_set(err, CART_EAGAIN, "requests that wait: %zu, no more are taken",
+                         s->n_waiting);
     } else {
         *id = j->id = ++s->next_id;
         cart_scheduler_job_append(s, j);
-        s->n_jobs++;
         s->published.accepted++;
         pthread_cond_signal(&s->wake);
     }

@@ -22,7 +22,8 @@ struct cart_serve_record {
         *client;     /* client: "127.0.0.1", "unix"; path without the query */
     unsigned status; /* 499: the client left before there was one */
     double seconds;
-    bool generated; /* the fields below say something */
+    bool monitoring; /* health or metrics, which monitors ask every second */
+    bool generated;  /* the fields below say something */
     const char *model, *cartridges, *finish;
     struct cart_usage usage;
     double first_token; /* seconds until the first token, 0 if none came */
@@ -67,7 +68,7 @@ void cart_serve_free(struct cart_serve *s);
 void cart_serve_stop(struct cart_serve *s);
 void cart_serve_reload(struct cart_serve *s);
 
-/* The TCP port in use, 0 without a TCP listener. */
-size_t cart_serve_port(const struct cart_serve *s);
+/* Where the first TCP listener is, as a URL has it: "127.0.0.1:8765", "[::1]:8765"; "" without one. */
+const char *cart_serve_address(const struct cart_serve *s);
 
 #endif

@@ -50,6 +50,10 @@ path_of() { case $1 in *'"messages"'*) echo /v1/chat/completions ;; *) echo /v1/
         cart_has err 'bytes of UTF-8'
     done
     cart_must_fail 2 cart-serve --port 0 --default nobody 2>err
+    cart_has err '--default: no cartridge is named "nobody"'
+    cart_must_fail 5 cart-serve --port 0 -c a=missing --default a 2>err
+    cart_must_fail 1 grep -e --default err
+    cart_must_fail 2 cart-serve --port 0 --draft 33 2>err
     cart_must_fail 2 cart-serve --no-tcp 2>err
     : > empty.keys
     cart_must_fail 2 cart-serve --port 0 --api-key-file empty.keys 2>err
@@ -65,6 +69,14 @@ path_of() { case $1 in *'"messages"'*) echo /v1/chat/completions ;; *) echo /v1/
     cart_tiny llama_tied
     cart_must_fail 4 cart-serve --port 0 -c x=one.safetensors 2>err
     cart_has err one.safetensors
+}
+
+@test "--dry-run counts more rows than there is memory for" {
+    timeout 60 cart-serve --dry-run --kv 1099511627776 2>err
+    # No row takes less than one number.
+    [ "$(sed -n 's/.*memory beside the model: \([0-9]*\)\.[0-9] MiB/\1/p' err)" -ge $((4 << 20)) ]
+    cart_must_fail 5 timeout 60 cart-serve --port 0 --kv 1099511627776 2>err
+    cart_has err 'keys and values of'
 }
 
 @test "--dry-run says what it would take and listens on nothing" {
@@ -615,12 +627,20 @@ PY
     [ ! -e sock ]
 }
 
+@test "the log says where it listens, as a URL has it" {
+    python3 -c 'import socket; s = socket.socket(socket.AF_INET6); s.bind(("::1", 0))' || skip 'machine: no IPv6'
+    serve_start --host ::1
+    [[ $SERVE_URL == http://\[::1\]:* ]]
+    cart_equal 200 "$(status_of get /health -g)"
+    serve_end
+}
+
 @test "a socket from systemd" {
     cart_need_tool python3
     cat > activate.py <<'PY'
 import os, socket, sys
 s = socket.socket()
-s.bind(("127.0.0.1", 0))
+s.bind(("127.0.0.2", 0))
 s.listen(8)
 print(s.getsockname()[1], flush=True)
 os.dup2(s.fileno(), 3)
@@ -631,8 +651,9 @@ PY
     python3 activate.py cart-serve --name m > port 2> serve.log 3>&- &
     SERVE_PID=$!
     until [ -s port ]; do sleep 0.05; done
-    SERVE_URL=http://127.0.0.1:$(cat port)
+    SERVE_URL=http://127.0.0.2:$(cat port)
     cart_equal "$(get /health)" '{"status":"ok"}'
+    cart_has serve.log "ready on $SERVE_URL"
     serve_end
 }
 
@@ -649,6 +670,33 @@ PY
     post /v1/chat/completions "{$HELLO,\"max_tokens\":4}" > /dev/null
     serve_end
     grep -q 'POST /v1/chat/completions 200 .*answer 4 length' serve.log
+    # What monitors ask for is for -v, in either form and however its path is written.
+    local format path
+    for format in text json; do
+        serve_start --log-format "$format"
+        for path in /health /v1/health/ /metrics; do get "$path" > /dev/null; done
+        get /props > /dev/null
+        serve_end
+        cart_has serve.log /props
+        cart_must_fail 1 grep -E '/health|/metrics' serve.log
+        serve_start --log-format "$format" -v
+        for path in /health /v1/health/ /metrics; do get "$path" > /dev/null; done
+        serve_end
+        cart_equal 3 "$(grep -cE '/health|/metrics' serve.log)"
+    done
+}
+
+@test "why a file cannot be read is in the answer and in the log" {
+    [ -z "${CART_SANITIZED-}" ] || skip "machine: the sanitizer needs all addresses"
+    mkdir store
+    truncate -s 64G store/large.safetensors
+    ulimit -Sv $((32 << 20)) # KiB: the file cannot be mapped
+    serve_start -d store
+    post /v1/cartridges '{"name":"large"}' > answer
+    cart_equal cannot_read "$(jq -r .error.code answer)"
+    cart_has answer 'store/large.safetensors: mapping 68719476736 bytes: Cannot allocate memory'
+    serve_end
+    [ "$(grep -c 'cartridge large: not loaded: store/large.safetensors: mapping .*: Cannot allocate memory' serve.log)" -ge 1 ]
 }
 
 @test "metrics are Prometheus text: each with HELP and TYPE, histograms that add up" {

@@ -283,6 +283,85 @@ static void full_queues_and_bad_numbers_are_refused(void **state)
     cart_scheduler_free(s);
 }
 
+/* Stands still at its first token, when every free slot has been given out. */
+struct stand {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool arrived, go, ended;
+};
+
+static bool stand_still(void *ctx, const struct cart_event *e)
+{
+    struct stand *st = ctx;
+
+    pthread_mutex_lock(&st->lock);
+    st->arrived |= e->type == CART_EVENT_TOKEN;
+    st->ended |= e->type == CART_EVENT_END;
+    pthread_cond_broadcast(&st->changed);
+    while (st->arrived && !st->go)
+        pthread_cond_wait(&st->changed, &st->lock);
+    pthread_mutex_unlock(&st->lock);
+    return true;
+}
+
+static void stand_until(struct stand *st, const bool *what)
+{
+    pthread_mutex_lock(&st->lock);
+    while (!*what)
+        pthread_cond_wait(&st->changed, &st->lock);
+    pthread_mutex_unlock(&st->lock);
+}
+
+/* One request of many choices has all slots: as many others wait as the queue says, and no more. */
+static void who_waits_is_in_the_queue(void **state)
+{
+    (void)state;
+    for (size_t queue = 0; queue < 2; queue++) {
+        struct cart_scheduler_options o = {2, queue, 0, 0, 16, 0, CART_F32};
+        struct cart_scheduler *s = test_scheduler_start(&o);
+        struct stand st = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
+        struct cart_scheduler_counts counts;
+        struct cart_serve_request many;
+        struct cart_serve_request one;
+        struct cart_err err = {0};
+        struct client c[2];
+        enum cart_refusal why;
+        uint32_t prompt[8];
+        uint64_t id;
+
+        simple_request(&many, prompt, 8, 5);
+        one = many;
+        many.n = 8;
+        many.on_event = stand_still;
+        many.ctx = &st;
+        test_need(cart_scheduler_submit(s, &many, &id, &why, &err), &err);
+        stand_until(&st, &st.arrived);
+        test_client_init(&c[0], s);
+        test_client_init(&c[1], s);
+        for (size_t i = 0; i < queue; i++)
+            test_client_submit(&c[i], &one);
+        assert_int_equal(cart_scheduler_submit(s, &one, &id, &why, &err), CART_EAGAIN);
+        assert_int_equal(why, CART_REFUSED_QUEUE);
+        cart_scheduler_counts(s, &counts);
+        assert_int_equal(counts.waiting, queue);
+        pthread_mutex_lock(&st.lock);
+        st.go = true;
+        pthread_cond_broadcast(&st.changed);
+        pthread_mutex_unlock(&st.lock);
+        stand_until(&st, &st.ended);
+        if (queue > 0)
+            test_client_wait(&c[0]);
+        /* All slots are free again, and there is room for as many. */
+        test_client_release(&c[0]);
+        test_ask(s, &c[0], &one);
+        cart_scheduler_counts(s, &counts);
+        assert_int_equal(counts.waiting, 0);
+        test_client_release(&c[1]);
+        cart_stack_release(many.stack);
+        cart_scheduler_free(s);
+    }
+}
+
 /* A long prompt of one client does not keep a short one of another waiting. */
 static void short_questions_pass_long_ones(void **state)
 {
@@ -687,6 +766,7 @@ int main(void)
         cmocka_unit_test(scores_come_before_every_choice),
         cmocka_unit_test(context_ends_where_it_says),
         cmocka_unit_test(full_queues_and_bad_numbers_are_refused),
+        cmocka_unit_test(who_waits_is_in_the_queue),
         cmocka_unit_test(short_questions_pass_long_ones),
         cmocka_unit_test(none_waits_longer_than_a_piece),
         cmocka_unit_test(choices_take_turns),
