@@ -4,9 +4,11 @@
 #include "stream/safetensors.h"
 #include "tensor/dtype.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct cart_checkpoint_shard {
     struct cart_map map;
@@ -16,18 +18,21 @@ struct cart_checkpoint_shard {
 
 struct cart_checkpoint_file {
     char *path;
+    int fd; /* of the file, whatever has its name later */
     struct stat st;
 };
 
-/* Before a file is mapped: what is written afterwards shows. */
+/* Before a file is mapped: what is written afterwards shows. Without O_NONBLOCK a FIFO would wait for
+ * a writer before it could be refused. */
 static int note_file(struct cart_checkpoint *c, const char *path, struct cart_err *err)
 {
     struct cart_checkpoint_file *f = &c->files[c->n_files];
     f->path = strdup(path);
     if (!f->path)
         return cart_err_memory(err, path, 0);
+    f->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     c->n_files++;
-    return stat(path, &f->st) == 0 ? 0 : cart_err_sys(err, "%s", path);
+    return f->fd >= 0 && fstat(f->fd, &f->st) == 0 ? 0 : cart_err_sys(err, "%s", path);
 }
 
 static bool same_time(struct timespec a, struct timespec b)
@@ -35,18 +40,23 @@ static bool same_time(struct timespec a, struct timespec b)
     return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
 }
 
+/* Other links and names are no writing, but they and a time of writing that was put back show in the
+ * same place: who still has the name is taken at its word. */
+static bool changed_under_its_name(const struct cart_checkpoint_file *f, const struct stat *now)
+{
+    struct stat named;
+    return !same_time(now->st_ctim, f->st.st_ctim) && stat(f->path, &named) == 0 &&
+           named.st_dev == now->st_dev && named.st_ino == now->st_ino;
+}
+
 int cart_checkpoint_unchanged(const struct cart_checkpoint *c, struct cart_err *err)
 {
     for (size_t i = 0; i < c->n_files; i++) {
-        const struct stat *then = &c->files[i].st;
+        const struct cart_checkpoint_file *f = &c->files[i];
         struct stat now;
-        if (stat(c->files[i].path, &now) != 0 || now.st_dev != then->st_dev ||
-            now.st_ino != then->st_ino)
-            continue;
-        if (now.st_size != then->st_size || !same_time(now.st_mtim, then->st_mtim) ||
-            !same_time(now.st_ctim, then->st_ctim))
-            return cart_err_set(err, CART_EAGAIN, "%s: changed while it was used",
-                                c->files[i].path);
+        if (fstat(f->fd, &now) != 0 || now.st_size != f->st.st_size ||
+            !same_time(now.st_mtim, f->st.st_mtim) || changed_under_its_name(f, &now))
+            return cart_err_set(err, CART_EAGAIN, "%s: changed while it was used", f->path);
     }
     return 0;
 }
@@ -185,8 +195,11 @@ void cart_checkpoint_close(struct cart_checkpoint *c)
         cart_map_release(&c->shards[i].map);
         free(c->shards[i].path);
     }
-    for (size_t i = 0; i < c->n_files; i++)
+    for (size_t i = 0; i < c->n_files; i++) {
+        if (c->files[i].fd >= 0)
+            close(c->files[i].fd);
         free(c->files[i].path);
+    }
     free(c->files);
     free(c->shards);
     free(c->list);

@@ -456,6 +456,7 @@ changed() {
 }
 
 in_place() { printf '\1' | dd of=m.gguf bs=1 seek=$(($(wc -c < m.gguf) - 5)) conv=notrunc 2> /dev/null; }
+elsewhere() { mv m.gguf away && printf '\1' | dd of=away bs=1 seek=$(($(wc -c < away) - 5)) conv=notrunc 2> /dev/null; }
 by_renaming() { cp m.gguf n.gguf && printf x >> n.gguf && mv n.gguf m.gguf; }
 
 @test "what was made with a model that was changed meanwhile is not kept" {
@@ -465,6 +466,7 @@ by_renaming() { cp m.gguf n.gguf && printf x >> n.gguf && mv n.gguf m.gguf; }
     changed 6 in_place c.conv cart-teacher -o x
     changed 6 in_place c.tokens cart-selfstudy -n 1 --chunk 8:16 --max-q 8 --max-a 8 -o x
     changed 6 in_place c.targets cart-eval -o x
+    changed 6 elsewhere c.targets cart-eval -o x
     changed 6 in_place c.tokens cart-init -p 16 -o x
     [ -z "$(ls x* 2> /dev/null)" ]
     [ ! -s made ]
