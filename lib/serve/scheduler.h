@@ -27,15 +27,12 @@ struct cart_scheduler;
 
 struct cart_scheduler_options {
     size_t slots;   /* streams at work together, at least 1 */
-    size_t queue;   /* requests that may wait, beside those that free slots are there for; beyond:
-                     * CART_REFUSED_QUEUE */
+    size_t queue;   /* requests that may wait beyond the free slots; then CART_REFUSED_QUEUE */
     size_t context; /* rows of a stream, its cartridges' too; 0, or more: the model's context */
     size_t kv_rows; /* rows that pages can hold in all; 0: slots * context; raised to one context */
     size_t piece;   /* prompt tokens that one step takes at most, 0: 256 */
-    size_t
-        draft_max; /* tokens drafted per stream and step, at most CART_DRAFT_MAX (engine/draft.h);
-                       * 0: no speculation */
-    int kv;        /* type of the rows in pages: F32, F16 or BF16, each a class of answers of its
+    size_t draft_max; /* tokens drafted per stream and step, 0 to CART_DRAFT_MAX (engine/draft.h) */
+    int kv;           /* type of the rows in pages: F32, F16 or BF16, each a class of answers of its
                        * own (model/kv.h); cartridges' rows are read as they are stored */
 };
 #define CART_SCHEDULER_OPTIONS                                                                     \
