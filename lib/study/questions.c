@@ -72,24 +72,49 @@ static bool is_space(char c)
     return c == ' ' || c == '\n' || c == '\t';
 }
 
-/* Two options that are the same tokens would split what the answer earns, or be right and wrong. */
-static int check_last(const struct cart_question *q, const char *what, struct cart_err *err)
+/* By their tokens, the earlier one first where these are the same; behind one prompt, and in one
+ * array. */
+static int by_tokens(const void *a, const void *b)
 {
-    const struct cart_option *last = &q->options[q->n - 1];
-    for (size_t i = 0; i + 1 < q->n; i++) {
-        const struct cart_option *o = &q->options[i];
-        if (o->T != last->T || memcmp(o->ids, last->ids, last->T * sizeof *last->ids) != 0)
-            continue;
-        if (i == 0)
-            return cart_err_set(err, CART_EFORMAT,
-                                "%s: wrong[%zu]: expected another text than the answer, found the "
-                                "same",
-                                what, q->n - 2);
+    const struct cart_option *x = *(const struct cart_option *const *)a;
+    const struct cart_option *y = *(const struct cart_option *const *)b;
+    if (x->n_scored != y->n_scored)
+        return x->n_scored < y->n_scored ? -1 : 1;
+    int c = memcmp(x->ids + (x->T - x->n_scored), y->ids + (y->T - y->n_scored),
+                   x->n_scored * sizeof *x->ids);
+    return c != 0 ? c : x < y ? -1 : x > y;
+}
+
+static bool same_tokens(const struct cart_option *a, const struct cart_option *b)
+{
+    return a->T == b->T && memcmp(a->ids, b->ids, a->T * sizeof *a->ids) == 0;
+}
+
+/* Two options that are the same tokens would split what the answer earns, or be right and wrong. */
+static int check_distinct(const struct cart_question *q, const char *what, struct cart_err *err)
+{
+    const struct cart_option **sorted = calloc(q->n, sizeof *sorted), *first = NULL, *again = NULL;
+    if (!sorted)
+        return cart_err_memory(err, "options", q->n * sizeof *sorted);
+    for (size_t i = 0; i < q->n; i++)
+        sorted[i] = &q->options[i];
+    qsort(sorted, q->n, sizeof *sorted, by_tokens);
+    for (size_t i = 1; i < q->n; i++)
+        if (same_tokens(sorted[i - 1], sorted[i]) && (!again || sorted[i] < again)) {
+            first = sorted[i - 1];
+            again = sorted[i];
+        }
+    free(sorted);
+    if (!again)
+        return 0;
+    size_t at = (size_t)(again - q->options) - 1;
+    if (first == q->options)
         return cart_err_set(err, CART_EFORMAT,
-                            "%s: wrong[%zu]: expected another text than wrong[%zu], found the same",
-                            what, q->n - 2, i - 1);
-    }
-    return 0;
+                            "%s: wrong[%zu]: expected another text than the answer, found the same",
+                            what, at);
+    return cart_err_set(err, CART_EFORMAT,
+                        "%s: wrong[%zu]: expected another text than wrong[%zu], found the same",
+                        what, at, (size_t)(first - q->options) - 1);
 }
 
 static int add_option(struct cart_question *q, const struct cart_ids *prompt,
@@ -111,7 +136,7 @@ static int add_option(struct cart_question *q, const struct cart_ids *prompt,
         return r;
     }
     q->options[q->n++] = (struct cart_option){ids.data, ids.n, ids.n - prompt->n};
-    return check_last(q, what, err);
+    return 0;
 }
 
 static int build(struct cart_question *q, const struct line *l, const struct cart_model *m,
@@ -141,7 +166,7 @@ static int build(struct cart_question *q, const struct line *l, const struct car
         r = add_option(q, &prompt, t, text, stem > 0, what, err);
     }
     cart_ids_release(&prompt);
-    return r;
+    return r < 0 ? r : check_distinct(q, what, err);
 }
 
 /* A document's path, with or without the line that a document of a JSON Lines file has behind it, or

@@ -306,8 +306,9 @@ static int answered(void *ctx, const struct cart_generation *g, struct cart_err 
     if ((r = cart_ids_add(&body, g->ids, g->n - stopped, err)) < 0)
         goto out;
     body.n = cart_chat_strip_thinking(s->chat, body.data, body.n);
-    struct cart_speech_cut cut = cart_speech_cut_answer(s->t, body.data, body.n, stopped);
-    if ((r = decode_text(s, body.data, cut.n, &text, err)) < 0)
+    struct cart_speech_cut cut;
+    if ((r = cart_speech_cut_answer(&cut, s->t, body.data, body.n, stopped, err)) < 0 ||
+        (r = decode_text(s, body.data, cut.n, &text, err)) < 0)
         goto out;
     if (cart_speech_blank(text.data, text.len)) {
         r = finish(j, true);

@@ -1,8 +1,10 @@
 #include "study/speech.h"
 
+#include "base/hash.h"
 #include "base/rng.h"
 #include "study/sentence.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 bool cart_speech_blank(const char *text, size_t n)
@@ -167,74 +169,81 @@ static size_t sentence_end(const struct cart_tokenizer *t, const uint32_t *ids, 
     return n;
 }
 
-/* The bytes of a run of tokens, one after the other. */
-struct walk {
-    const struct cart_tokenizer *t;
-    const uint32_t *ids;
-    size_t at, end, byte;
+/* A sentence that was said: its words, whatever white space stands before them, and where it
+ * begins. */
+struct saying {
+    unsigned char digest[16];
+    size_t at;
 };
 
-/* The next byte, or -1 at the end. */
-static int walk_next(struct walk *w)
+static int by_words(const void *a, const void *b)
 {
-    for (; w->at < w->end; w->at++, w->byte = 0) {
-        struct cart_text text = cart_tokenizer_bytes(w->t, w->ids[w->at]);
-        if (w->byte < text.n)
-            return (unsigned char)text.data[w->byte++];
+    const struct saying *x = a;
+    const struct saying *y = b;
+    int c = memcmp(x->digest, y->digest, sizeof x->digest);
+
+    return c != 0 ? c : x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* words: memory to use. */
+static int take_saying(struct saying *out, const struct cart_tokenizer *t, const uint32_t *ids,
+                       size_t first, size_t end, struct cart_buf *words, struct cart_err *err)
+{
+    int r = 0;
+
+    cart_buf_reset(words);
+    for (size_t k = first; k < end && r == 0; k++) {
+        struct cart_text text = cart_tokenizer_bytes(t, ids[k]);
+        while (words->len == 0 && text.n > 0 && cart_sentence_space(text.data[0]))
+            text = (struct cart_text){text.data + 1, text.n - 1};
+        r = cart_buf_add(words, text.data, text.n, err);
     }
-    return -1;
+    cart_hash_bytes(words->len > 0 ? words->data : "", words->len, out->digest);
+    out->at = first;
+    return r;
 }
 
-static int walk_visible(struct walk *w)
+/* *out is where the first sentence begins that stood before; n if none does. */
+static int before_repeat(size_t *out, const struct cart_tokenizer *t, const uint32_t *ids, size_t n,
+                         struct cart_err *err)
 {
-    int c = walk_next(w);
+    struct saying *said = NULL;
+    struct cart_buf words = CART_BUF_INIT;
+    size_t count = 0;
+    size_t cap = 0;
+    int r = 0;
 
-    while (c >= 0 && cart_sentence_space((char)c))
-        c = walk_next(w);
-    return c;
-}
-
-/* The same words, whatever white space stands before them. */
-static bool same_sentence(const struct cart_tokenizer *t, const uint32_t *ids, size_t a,
-                          size_t a_end, size_t b, size_t b_end)
-{
-    struct walk x = {t, ids, a, a_end, 0};
-    struct walk y = {t, ids, b, b_end, 0};
-    int c = walk_visible(&x);
-    int d = walk_visible(&y);
-
-    while (c == d && c >= 0) {
-        c = walk_next(&x);
-        d = walk_next(&y);
-    }
-    return c == d;
-}
-
-/* Where the first sentence begins that stood before; n if none does. */
-static size_t before_repeat(const struct cart_tokenizer *t, const uint32_t *ids, size_t n)
-{
-    for (size_t at = 0, end = 0; at < n; at = end) {
+    for (size_t at = 0, end = 0; at < n && r == 0; at = end) {
         end = sentence_end(t, ids, n, at);
-        for (size_t old = 0, old_end = 0; old < at; old = old_end) {
-            old_end = sentence_end(t, ids, n, old);
-            if (same_sentence(t, ids, old, old_end, at, end))
-                return at;
-        }
+        if ((r = cart_array_reserve(&said, &cap, count + 1, sizeof *said, err)) == 0)
+            r = take_saying(&said[count++], t, ids, at, end, &words, err);
     }
-    return n;
+    if (count > 0)
+        qsort(said, count, sizeof *said, by_words);
+    *out = n;
+    for (size_t i = 1; i < count; i++) {
+        bool again = memcmp(said[i - 1].digest, said[i].digest, sizeof said->digest) == 0;
+        if (again && said[i].at < *out)
+            *out = said[i].at;
+    }
+    free(said);
+    cart_buf_release(&words);
+    return r;
 }
 
-struct cart_speech_cut cart_speech_cut_answer(const struct cart_tokenizer *t, const uint32_t *ids,
-                                              size_t n, bool stopped)
+int cart_speech_cut_answer(struct cart_speech_cut *out, const struct cart_tokenizer *t,
+                           const uint32_t *ids, size_t n, bool stopped, struct cart_err *err)
 {
     struct cart_speech_cut cut = {n, stopped, false};
+    int r;
 
     for (size_t i = 0; i < cut.n; i++) {
         if (cart_tokenizer_is_control(t, ids[i]))
             cut.n = i;
     }
     cut.n = before_loop(ids, cut.n);
-    cut.n = before_repeat(t, ids, cut.n);
+    if ((r = before_repeat(&cut.n, t, ids, cut.n, err)) < 0)
+        return r;
     if (cut.n < n)
         cut.complete = false;
     for (size_t k = cut.n; k > 0 && !cut.complete && !cut.sentence; k--) {
@@ -243,7 +252,8 @@ struct cart_speech_cut cart_speech_cut_answer(const struct cart_tokenizer *t, co
             cut.sentence = true;
         }
     }
-    return cut;
+    *out = cut;
+    return 0;
 }
 
 /* ---- recitals ---- */

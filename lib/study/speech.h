@@ -20,14 +20,15 @@ bool cart_speech_looping(const uint32_t *ids, size_t n);
 /* How many of the answer's ids [n] to keep: all that stand before the first control token and
  * before the first sentence that was said already; of a loop at the end, one round; and of these,
  * where the answer is incomplete (no end of turn came, or one of these cuts was made), up to the
- * last end of a sentence, if there is one. */
+ * last end of a sentence, if there is one. CART_ESYS: memory. */
 struct cart_speech_cut {
     size_t n;
     bool complete; /* the end of turn follows */
     bool sentence; /* incomplete, but ends with a sentence */
 };
-struct cart_speech_cut cart_speech_cut_answer(const struct cart_tokenizer *t, const uint32_t *ids,
-                                              size_t n, bool stopped);
+int cart_speech_cut_answer(struct cart_speech_cut *out, const struct cart_tokenizer *t,
+                           const uint32_t *ids, size_t n, bool stopped,
+                           struct cart_err *err) CART_MUST_USE;
 
 /* A sentence (or line) within text, and the first words of it that are quoted. */
 struct cart_speech_recital {

@@ -139,6 +139,17 @@ arm() {
     echo '{"question": "A", "answer": "B", "wrong": ["C", "D", "C"]}' > bad.jsonl
     cart_must_fail 3 cart-eval --questions bad.jsonl c.targets 2> err
     cart_equal 'cart-eval: bad.jsonl: line 1: wrong[2]: expected another text than wrong[0], found the same' "$(cat err)"
+    # The first that was there before, and what it is the same as.
+    echo '{"question": "A", "answer": "b", "wrong": ["d", "c", "c", "b", "d", "c"]}' > bad.jsonl
+    cart_must_fail 3 cart-eval --questions bad.jsonl c.targets 2> err
+    cart_equal 'cart-eval: bad.jsonl: line 1: wrong[2]: expected another text than wrong[1], found the same' "$(cat err)"
+    echo '{"question": "A", "answer": "b", "wrong": ["c", "b"]}' > bad.jsonl
+    cart_must_fail 3 cart-eval --questions bad.jsonl c.targets 2> err
+    cart_equal 'cart-eval: bad.jsonl: line 1: wrong[1]: expected another text than the answer, found the same' "$(cat err)"
+    # Many wrong answers take no longer than their number asks for: seconds of the processor, not minutes.
+    { printf '{"question": "A", "answer": "b", "wrong": ["c"'; seq -f ', "%.0f"' 50000 | tr -d '\n'; echo ', "c"]}'; } > bad.jsonl
+    cart_must_fail 3 bash -c 'ulimit -t 30; exec cart-eval --questions bad.jsonl c.targets' 2> err
+    cart_equal 'cart-eval: bad.jsonl: line 1: wrong[50001]: expected another text than wrong[0], found the same' "$(cat err)"
     mkdir folder
     cart_must_fail 3 cart-eval --questions folder c.targets 2> err
     cart_equal 'cart-eval: folder: expected a file, found a directory' "$(cat err)"

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include <cmocka.h>
 
@@ -255,7 +256,7 @@ static size_t cut(const char *text, bool stopped, struct cart_speech_cut *c)
     const struct cart_tokenizer *t = cart_model_tokenizer(model);
 
     need(cart_tokenizer_encode(t, text, strlen(text), CART_ENCODE_SPECIAL, &ids, NULL, &err), &err);
-    *c = cart_speech_cut_answer(t, ids.data, ids.n, stopped);
+    need(cart_speech_cut_answer(c, t, ids.data, ids.n, stopped, &err), &err);
     need(cart_tokenizer_decode(t, ids.data, c->n, true, &b, &err), &err);
     size_t n = b.len;
     cart_buf_release(&b);
@@ -284,6 +285,31 @@ static void test_answers(void **state)
     assert_true(!c.complete && c.sentence);
     assert_int_equal(cut("ab: xyz,xyz,xyz,xyz,xyz,xyz,xyz,xyz,xyz,xyz,xyz,xyz,", false, &c), 8);
     assert_true(!c.complete && !c.sentence);
+}
+
+/* A sentence is compared with all before it, which must not take the time of all pairs. */
+static void test_long_answer(void **state)
+{
+    enum { SENTENCES = 30000 };
+    struct cart_speech_cut c;
+    struct cart_buf b = CART_BUF_INIT;
+    clock_t start = clock();
+
+    (void)state;
+    for (int i = 0; i < SENTENCES; i++)
+        need(cart_buf_addf(&b, NULL, "%c%c%c%c. ", 'a' + i % 26, 'a' + i / 26 % 26,
+                           'a' + i / 676 % 26, 'a' + i / 17576),
+             NULL);
+    size_t n = b.len - 1;
+    b.data[n] = '\0';
+    assert_int_equal(cut(b.data, true, &c), n);
+    assert_true(c.complete);
+    b.len = n;
+    need(cart_buf_addf(&b, NULL, " news. laga."), NULL);
+    assert_int_equal(cut(b.data, true, &c), n + 6);
+    assert_true(!c.complete && c.sentence);
+    cart_buf_release(&b);
+    assert_true((double)(clock() - start) / CLOCKS_PER_SEC < 20.0);
 }
 
 static void test_loops(void **state)
@@ -451,6 +477,7 @@ int main(void)
         cmocka_unit_test(test_small_corpora),
         cmocka_unit_test(test_messages),
         cmocka_unit_test(test_answers),
+        cmocka_unit_test(test_long_answer),
         cmocka_unit_test(test_loops),
         cmocka_unit_test(test_recitals),
         cmocka_unit_test(test_weights),
