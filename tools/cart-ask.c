@@ -133,13 +133,19 @@ static int print_text(void *ctx, const char *text, size_t n, struct cart_err *er
     return 0;
 }
 
-static int answer(struct cart_dialogue *d, const struct options *o, const char *text, size_t n,
+/* What is said cannot be taken back: the model is looked at before, and again before the answer counts
+ * as one. */
+static int answer(struct cart_dialogue *d, const struct work *w, const char *text, size_t n,
                   struct cart_err *err)
 {
+    const struct options *o = w->o;
     struct cart_dialogue_answer a;
     char figures[128];
-    int r = cart_dialogue_ask(d, text, n, &o->sampling, o->max_tokens, print_text, NULL, &a, err);
-    if (r < 0 || (r = print_text(NULL, "\n", 1, err)) < 0)
+    int r = cart_model_unchanged(w->m, err);
+    if (r < 0 ||
+        (r = cart_dialogue_ask(d, text, n, &o->sampling, o->max_tokens, print_text, NULL, &a,
+                               err)) < 0 ||
+        (r = print_text(NULL, "\n", 1, err)) < 0 || (r = cart_model_unchanged(w->m, err)) < 0)
         return r;
     if (a.finish == CART_FINISH_LENGTH)
         cart_log(CART_LOG_NOTICE, "the answer was cut after %zu tokens: --max-tokens allows more",
@@ -150,13 +156,13 @@ static int answer(struct cart_dialogue *d, const struct options *o, const char *
 }
 
 /* A message that cannot be answered ends a chat from a file; a person may try another. */
-static int chat_line(struct cart_dialogue *d, const struct options *o, size_t number,
-                     const char *line, size_t n, bool terminal, struct cart_err *err)
+static int chat_line(struct cart_dialogue *d, const struct work *w, size_t number, const char *line,
+                     size_t n, bool terminal, struct cart_err *err)
 {
     char what[32];
     snprintf(what, sizeof what, "line %zu", number);
     int r = cart_text_check(what, line, n, err);
-    if (r == 0 && (r = answer(d, o, line, n, err)) != CART_EUSAGE)
+    if (r == 0 && (r = answer(d, w, line, n, err)) != CART_EUSAGE)
         return r;
     if (!terminal)
         return r;
@@ -164,7 +170,7 @@ static int chat_line(struct cart_dialogue *d, const struct options *o, size_t nu
     return 0;
 }
 
-static int chat(struct cart_dialogue *d, const struct options *o, struct cart_err *err)
+static int chat(struct cart_dialogue *d, const struct work *w, struct cart_err *err)
 {
     bool terminal = isatty(STDIN_FILENO) != 0;
     char *line = NULL;
@@ -185,7 +191,7 @@ static int chat(struct cart_dialogue *d, const struct options *o, struct cart_er
         if (n == 5 && memcmp(line, "/quit", 5) == 0)
             break;
         if (n > 0)
-            r = chat_line(d, o, number, line, (size_t)n, terminal, err);
+            r = chat_line(d, w, number, line, (size_t)n, terminal, err);
     }
     if (r == 0 && ferror(stdin))
         r = cart_err_sys(err, "standard input");
@@ -202,7 +208,7 @@ static int converse(struct work *w, struct cart_err *err)
     if (r < 0 || (r = cart_dialogue_new(&d, w->e, text ? &w->text_part : w->parts,
                                         text ? 1 : w->n_parts, text || w->n_parts > 0, err)) < 0)
         return r;
-    r = o->question != NULL ? answer(d, o, o->question, strlen(o->question), err) : chat(d, o, err);
+    r = o->question != NULL ? answer(d, w, o->question, strlen(o->question), err) : chat(d, w, err);
     cart_dialogue_free(d);
     return r;
 }
@@ -244,6 +250,8 @@ static int compare(struct work *w, struct cart_err *err)
         r = compare_text(w, c, err);
     if (r == 0 && w->n_parts > 0)
         r = cart_comparison_ask(c, "cartridge", w->parts, w->n_parts, true, 0.0, err);
+    if (r == 0)
+        r = cart_model_unchanged(w->m, err);
     if (r == 0 && (r = cart_comparison_print(c, terminal_width(), &out, err)) == 0)
         r = print_text(NULL, out.data, out.len, err);
     cart_buf_release(&out);
@@ -274,6 +282,8 @@ static int check(const struct options *o, struct cart_err *err)
                             "--compare: expected -c or --text to compare the bare model with");
     if (!o->compare && o->cartridges.n > 0 && o->texts.n > 0)
         return cart_err_set(err, CART_EUSAGE, "-c and --text: expected one of them, or --compare");
+    if (o->other_weights && o->cartridges.n == 0)
+        return cart_err_set(err, CART_EUSAGE, "--allow-other-weights goes with -c");
     const struct cart_sampling *s = &o->sampling;
     if (s->temperature <= 0.0 && (s->top_k > 0 || s->top_p < 1.0 || s->min_p > 0.0 || s->seed > 0))
         return cart_err_set(err, CART_EUSAGE,

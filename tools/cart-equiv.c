@@ -57,7 +57,8 @@ static int run(struct options *o, const char *input, int *answer, struct cart_er
         r = dry_run(o, m, pool, &corpus, err);
         goto out;
     }
-    if ((r = cart_equiv_run(&res, m, &corpus, &o->equiv, pool, err)) < 0)
+    if ((r = cart_equiv_run(&res, m, &corpus, &o->equiv, pool, err)) < 0 ||
+        (r = cart_model_unchanged(m, err)) < 0)
         goto out;
     *answer = res.max_delta == 0.0 && res.agreed == o->equiv.steps ? 0 : 1;
     printf("p %zu, suffix %zu: max |delta logit| = %g, greedy agreement %zu/%zu: %s\n", o->equiv.p,

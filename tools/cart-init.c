@@ -103,6 +103,17 @@ out:
     return r;
 }
 
+/* An option that would change nothing is a mistake. */
+static int check(const struct cart_init_options *o, struct cart_err *err)
+{
+    enum cart_init_kind kind = cart_init_kind_of(o->init);
+    if (o->seed > 0 && kind != CART_INIT_RANDOM)
+        return cart_err_set(err, CART_EUSAGE, "--seed goes with --init random");
+    if (o->allow_other_weights && kind != CART_INIT_FILE)
+        return cart_err_set(err, CART_EUSAGE, "--allow-other-weights goes with --init FILE");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct options o = {.init = {.frozen = 1}};
@@ -136,7 +147,7 @@ int main(int argc, char **argv)
     if (r == 0 && !done && argc - first > 1)
         r = cart_err_set(&err, CART_EUSAGE, "expected one token stream, found %d operands",
                          argc - first);
-    if (r == 0 && !done)
+    if (r == 0 && !done && (r = check(&o.init, &err)) == 0)
         r = run(&o, first < argc ? argv[first] : "-", &err);
     return cart_main_end(r, 0, &err);
 }

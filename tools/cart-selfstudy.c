@@ -70,6 +70,8 @@ static int check(struct options *o, struct cart_err *err)
     size_t shards = 1;
     int r;
 
+    if (o->resume && cart_io_is_direct(o->common.output))
+        return cart_err_set(err, CART_EUSAGE, "--resume: expected a file to go on with: -o FILE");
     if ((r = parse_pair(o->chunk, ':', 1 << 20, &p->chunk_min, &p->chunk_max, "--chunk", err)) <
             0 ||
         (o->shard != NULL &&

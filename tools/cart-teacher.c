@@ -271,6 +271,8 @@ int main(int argc, char **argv)
     if (r == 0 && !done && argc - first > 1)
         r = cart_err_set(&err, CART_EUSAGE, "expected one conversation stream, found %d operands",
                          argc - first);
+    if (r == 0 && !done && o.resume && cart_io_is_direct(o.common.output))
+        r = cart_err_set(&err, CART_EUSAGE, "--resume: expected a file to go on with: -o FILE");
     if (r == 0 && !done)
         r = run(&o, first < argc ? argv[first] : "-", &err);
     int status = cart_main_end(r, 0, &err);

@@ -44,7 +44,7 @@ static int report(const struct work *w, const struct cart_docs_stats *stats, str
         cart_log(CART_LOG_NOTICE, "control tokens spelt in the text, taken as text: %zu",
                  w->t.stats.lookalikes);
     if (r == 0 && w->o->common.dry_run)
-        cart_log(CART_LOG_NOTICE, "would write %s with about %llu bytes of records",
+        cart_log(CART_LOG_NOTICE, "would write %s with about %llu bytes",
                  w->o->common.output ? w->o->common.output : "standard output",
                  (unsigned long long)w->written);
     return r;
@@ -74,8 +74,11 @@ static int write_document(struct work *w, const struct cart_document *doc, json_
     if (json_object_set_new(fields, "tokens", json_integer((json_int_t)t->ids.n)) < 0)
         return cart_err_memory(err, doc->shown, 0);
     if ((r = cart_json_dump(fields, &t->payload, err)) < 0 ||
-        (r = cart_buf_add(&t->payload, "\n", 1, err)) < 0 || w->o->common.dry_run)
+        (r = cart_buf_add(&t->payload, "\n", 1, err)) < 0)
         return r;
+    w->written += t->payload.len;
+    if (w->o->common.dry_run)
+        return 0;
     return cart_io_write(w->out.fd, t->payload.data, t->payload.len, out_name(w), err);
 }
 
@@ -185,7 +188,9 @@ static int run(struct options *o, const char *const *inputs, size_t n, struct ca
             (!o->count && (r = begin_stream(&w, err)) < 0))
             goto out;
     }
-    if ((r = all_documents(&w, docs, err)) < 0 || (r = report(&w, cart_docs_stats(docs), err)) < 0)
+    if ((r = all_documents(&w, docs, err)) < 0 ||
+        (r = report(&w, cart_docs_stats(docs), err)) < 0 ||
+        (r = cart_model_unchanged(w.model, err)) < 0)
         goto out;
     if (w.writer) {
         struct cart_stream_writer *writer = w.writer;

@@ -160,6 +160,10 @@ static int check(struct options *o, struct cart_err *err)
     o->train.output = o->common.output;
     if (o->train.steps && o->train.epochs != 1.0)
         return cart_err_set(err, CART_EUSAGE, "--steps and --epochs: expected one of them");
+    if (o->no_pack && o->train.max_tokens)
+        return cart_err_set(err, CART_EUSAGE, "--max-tokens: not with --no-pack, which packs none");
+    if (!o->train.max_tokens)
+        o->train.max_tokens = 2048;
     return 0;
 }
 
@@ -170,7 +174,6 @@ int main(int argc, char **argv)
                                   .warmup = UINT64_MAX,
                                   .epochs = 1.0,
                                   .accum = 4,
-                                  .max_tokens = 2048,
                                   .eval_every = 50,
                                   .save_every = UINT64_MAX}};
     struct cart_err err = {0};

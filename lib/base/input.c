@@ -9,7 +9,7 @@
 /* What is left in a pipe, after the bytes that were taken to know its kind. */
 static int read_rest(struct cart_input *in, struct cart_err *err)
 {
-    enum { STEP = 1 << 20 };
+    enum { STEP = 1 << 20, LIMIT = 1 << 30 };
     int r = cart_buf_add(&in->buf, in->ahead, in->n_ahead, err);
 
     while (r == 0 && (r = cart_buf_reserve(&in->buf, STEP, err)) == 0) {
@@ -21,6 +21,11 @@ static int read_rest(struct cart_input *in, struct cart_err *err)
         if (got <= 0)
             break;
         in->buf.len += (size_t)got;
+        if (in->buf.len > LIMIT)
+            r = cart_err_set(err, CART_EFORMAT,
+                             "%s: expected at most %d bytes through a pipe, found more: name the "
+                             "file",
+                             in->name, LIMIT);
     }
     in->bytes = in->buf.data;
     in->size = in->buf.len;

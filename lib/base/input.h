@@ -1,5 +1,5 @@
 /* A file of ours whose kind its first bytes tell: a stream, left to be read on from there, or an
- * artifact with all its bytes in memory (mapped where it is a file). */
+ * artifact with all its bytes in memory (mapped where it is a file, else at most 1 GiB). */
 #ifndef CART_BASE_INPUT_H
 #define CART_BASE_INPUT_H
 

@@ -632,33 +632,27 @@ static int copy_to(const char *to, int fd, const char *from, struct cart_err *er
     return r;
 }
 
-static int publish_fd(int fd, const char *from, const char *to, const struct stat *old,
-                      struct cart_err *err)
-{
-    if (old && fchmod(fd, old->st_mode & 07777) < 0)
-        return cart_err_sys(err, "%s: setting its mode", from);
-    if (fsync(fd) < 0)
-        return cart_err_sys(err, "%s: syncing", from);
-    if (rename(from, to) == 0)
-        return sync_parent(to, err);
-    return errno == EXDEV ? copy_to(to, fd, from, err)
-                          : cart_err_sys(err, "%s: renaming to %s", from, to);
-}
-
-int cart_io_publish(const char *from, const char *to, struct cart_err *err)
+int cart_io_publish(int fd, const char *from, const char *to, struct cart_err *err)
 {
     struct stat st;
     bool exists = stat(to, &st) == 0;
     if (exists && !S_ISREG(st.st_mode))
         return cart_err_set(err, CART_EUSAGE, "%s: expected a regular file or none", to);
+    if (!cart_io_is_at(fd, from))
+        return cart_err_set(err, CART_EAGAIN, "%s: renamed, replaced or removed meanwhile", from);
+    if (exists && fchmod(fd, st.st_mode & 07777) < 0)
+        return cart_err_sys(err, "%s: setting its mode", from);
+    if (fsync(fd) < 0)
+        return cart_err_sys(err, "%s: syncing", from);
     char *name = final_name(to);
     if (!name)
         return cart_err_sys(err, "%s", to);
-    int fd = open(from, O_RDONLY | O_CLOEXEC);
-    int r = fd < 0 ? cart_err_sys(err, "%s", from)
-                   : publish_fd(fd, from, name, exists ? &st : NULL, err);
-    if (fd >= 0)
-        close(fd);
+    int r = 0;
+    if (rename(from, name) == 0)
+        r = sync_parent(name, err);
+    else
+        r = errno == EXDEV ? copy_to(name, fd, from, err)
+                           : cart_err_sys(err, "%s: renaming to %s", from, name);
     free(name);
     return r;
 }

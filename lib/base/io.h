@@ -91,9 +91,10 @@ char *cart_io_join(const char *dir, const char *name) CART_MUST_USE;
 /* A file without a name in the folder dir, to be written and read; it goes with its descriptor. */
 int cart_io_scratch(int *out, const char *dir, struct cart_err *err) CART_MUST_USE;
 
-/* fsync and rename of a file that the caller wrote under from, then fsync of the directory; as
- * cart_output does it, with symbolic links followed and an existing file's permission bits kept.
- * CART_EUSAGE if there is something else than a regular file under to, which stays. */
-int cart_io_publish(const char *from, const char *to, struct cart_err *err) CART_MUST_USE;
+/* fsync and rename of the file fd, readable, that the caller wrote under from, then fsync of the
+ * directory; as cart_output does it, with symbolic links followed and an existing file's permission
+ * bits kept. CART_EUSAGE if there is something else than a regular file under to, which stays;
+ * CART_EAGAIN if the name from is no longer that of fd. */
+int cart_io_publish(int fd, const char *from, const char *to, struct cart_err *err) CART_MUST_USE;
 
 #endif

@@ -40,23 +40,18 @@ static bool same_time(struct timespec a, struct timespec b)
     return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
 }
 
-/* Other links and names are no writing, but they and a time of writing that was put back show in the
- * same place: who still has the name is taken at its word. */
-static bool changed_under_its_name(const struct cart_checkpoint_file *f, const struct stat *now)
+int cart_checkpoint_unchanged(const struct cart_checkpoint *c, const char **touched,
+                              struct cart_err *err)
 {
-    struct stat named;
-    return !same_time(now->st_ctim, f->st.st_ctim) && stat(f->path, &named) == 0 &&
-           named.st_dev == now->st_dev && named.st_ino == now->st_ino;
-}
-
-int cart_checkpoint_unchanged(const struct cart_checkpoint *c, struct cart_err *err)
-{
+    *touched = NULL;
     for (size_t i = 0; i < c->n_files; i++) {
         const struct cart_checkpoint_file *f = &c->files[i];
         struct stat now;
         if (fstat(f->fd, &now) != 0 || now.st_size != f->st.st_size ||
-            !same_time(now.st_mtim, f->st.st_mtim) || changed_under_its_name(f, &now))
+            !same_time(now.st_mtim, f->st.st_mtim))
             return cart_err_set(err, CART_EAGAIN, "%s: changed while it was used", f->path);
+        if (!same_time(now.st_ctim, f->st.st_ctim))
+            *touched = f->path;
     }
     return 0;
 }

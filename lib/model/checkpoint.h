@@ -28,9 +28,12 @@ int cart_checkpoint_open(struct cart_checkpoint *c, const char *path,
                          struct cart_err *err) CART_MUST_USE;
 void cart_checkpoint_close(struct cart_checkpoint *c); /* a zeroed one is fine */
 
-/* CART_EAGAIN where a mapped file was written since. One that was replaced or removed is not: the
- * mapping keeps it as it was. */
-int cart_checkpoint_unchanged(const struct cart_checkpoint *c, struct cart_err *err) CART_MUST_USE;
+/* CART_EAGAIN where a mapped file was written since, by its size and time. One that was replaced or
+ * removed is not: the mapping keeps it as it was. *touched: the name, of c, of a file of which only
+ * the time of its last change differs, as after a chmod, a renaming or a time of writing that was put
+ * back, or NULL. */
+int cart_checkpoint_unchanged(const struct cart_checkpoint *c, const char **touched,
+                              struct cart_err *err) CART_MUST_USE;
 
 /* All tensors, [n]; NULL if there are none. */
 const struct cart_gguf_tensor *cart_checkpoint_tensors(const struct cart_checkpoint *c);

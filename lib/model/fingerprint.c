@@ -128,6 +128,13 @@ int cart_fingerprints_make(struct cart_model *m, struct cart_err *err)
     return r < 0 ? r : weights(m, err);
 }
 
+int cart_fingerprints_hold(const struct cart_model *m, struct cart_err *err)
+{
+    struct cart_model now = *m;
+    int r = weights(&now, err);
+    return r < 0 ? r : strcmp(now.fp.weights, m->fp.weights) == 0;
+}
+
 json_t *cart_fingerprints_json(const struct cart_fingerprints *fp)
 {
     return json_pack("{s:s, s:s, s:s, s:s}", "geometry", fp->geometry, "tokenizer", fp->tokenizer,

@@ -77,7 +77,12 @@ void cart_model_close(struct cart_model *m)
 
 int cart_model_unchanged(const struct cart_model *m, struct cart_err *err)
 {
-    return cart_checkpoint_unchanged(&m->priv->source, err);
+    const char *touched;
+    int r = cart_checkpoint_unchanged(&m->priv->source, &touched, err);
+    /* A new name, owner or mode is no change; a time that was set back is, where it can be seen. */
+    if (r == 0 && touched && (r = cart_fingerprints_hold(m, err)) == 0)
+        return cart_err_set(err, CART_EAGAIN, "%s: changed while it was used", touched);
+    return r < 0 ? r : 0;
 }
 
 const struct cart_tokenizer *cart_model_tokenizer(const struct cart_model *m)

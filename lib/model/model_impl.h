@@ -60,5 +60,7 @@ int cart_vocabulary_chat(struct cart_model *m, const char *text, size_t n, const
 
 /* fingerprint.c. */
 int cart_fingerprints_make(struct cart_model *m, struct cart_err *err) CART_MUST_USE;
+/* Whether (1 or 0) the weights, as they are mapped now, still have their fingerprint. */
+int cart_fingerprints_hold(const struct cart_model *m, struct cart_err *err) CART_MUST_USE;
 
 #endif

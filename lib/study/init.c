@@ -19,7 +19,7 @@
 #define PREFILL_TOKENS ((size_t)512)
 #define TEXT_LIMIT ((size_t)1 << 30)
 
-static enum cart_init_kind kind_of(const char *init)
+enum cart_init_kind cart_init_kind_of(const char *init)
 {
     if (!init || strcmp(init, "spread") == 0)
         return CART_INIT_SPREAD;
@@ -355,11 +355,11 @@ int cart_init_make(struct cart_init *out, const struct cart_model *m,
     int r = 0;
     if (warning && warning_cap > 0)
         warning[0] = '\0';
-    switch (kind_of(opt->init)) {
+    switch (cart_init_kind_of(opt->init)) {
     case CART_INIT_SPREAD:
     case CART_INIT_CORPUS:
-        r = rows_of_corpus(&made, m, opt, corpus, kind_of(opt->init) == CART_INIT_SPREAD, pool,
-                           err);
+        r = rows_of_corpus(&made, m, opt, corpus, cart_init_kind_of(opt->init) == CART_INIT_SPREAD,
+                           pool, err);
         break;
     case CART_INIT_RANDOM:
         r = rows_at_random(&made, m, opt, pool, err);

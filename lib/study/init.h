@@ -34,6 +34,9 @@ struct cart_init_options {
     bool allow_other_weights; /* of a cartridge file */
 };
 
+/* Which of them init, as in the options, names. */
+enum cart_init_kind cart_init_kind_of(const char *init);
+
 /* What was made. */
 struct cart_init {
     struct cart_trainable rows;

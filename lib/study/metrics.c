@@ -125,7 +125,7 @@ int cart_metrics_finish(struct cart_metrics *m, struct cart_err *err)
     if (m->out.fd > 0) {
         m->fd = -1;
         r = r < 0 ? r : cart_output_commit(&m->out, err);
-    } else if (m->path && r == 0 && (r = cart_io_publish(m->part.data, m->path, err)) == 0) {
+    } else if (m->path && r == 0 && (r = cart_io_publish(m->fd, m->part.data, m->path, err)) == 0) {
         (void)close(m->fd);
         m->fd = -1;
     }

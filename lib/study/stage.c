@@ -189,7 +189,7 @@ int cart_stage_commit(struct cart_stage *s, struct cart_err *err)
     else if (s->path == NULL)
         cart_output_abandon(&s->out);
     else if (r == 0)
-        r = cart_io_publish(s->part, s->path, err);
+        r = cart_io_publish(s->fd, s->part, s->path, err);
     release(s);
     return r;
 }
@@ -205,7 +205,7 @@ bool cart_stage_abandon(struct cart_stage *s, bool keep)
         cart_output_abandon(&s->out);
     else if (stays)
         fsync(s->fd);
-    else if (part)
+    else if (part && cart_io_is_at(s->fd, s->part))
         unlink(s->part);
     release(s);
     return stays;

@@ -73,6 +73,23 @@ records() {
     cart_equal 'no stream' "$(cat y.targets.part)"
 }
 
+@test "what took the name of FILE.part meanwhile stays" {
+    mkfifo p
+    cart-teacher -o y.targets < p 2> err &
+    pid=$!
+    exec 9> p
+    # The documents and at least a conversation, too few of them for the first that is written.
+    head -c $(($(stat -c %s x.conv) * 40 / 100)) x.conv >&9
+    until [ -s y.targets.part ] && [ "$(cut -d ' ' -f 3 /proc/$pid/stat)" = S ]; do kill -0 $pid && sleep 0.05; done
+    mv y.targets.part moved
+    echo other > y.targets.part
+    kill -TERM $pid
+    exec 9>&-
+    wait $pid || cart_equal 143 $?
+    cart_must_fail 1 grep -q holds err
+    cart_equal other "$(cat y.targets.part)"
+}
+
 @test "FILE.part of other conversations is not gone on with" {
     cart-teacher -q -o x.targets x.conv
     head -c $(($(stat -c %s x.targets) * 60 / 100)) x.targets >half

@@ -220,6 +220,9 @@ BAD
     cart-tokenize --dry-run -o none a 2> err
     [ ! -e none ]
     cart_has err 'would write none'
+    cart-tokenize -q --count a big > counts
+    cart-tokenize --dry-run --count a big 2> err
+    cart_has err "would write standard output with about $(stat -c %s counts) bytes"
 }
 
 @test "a stream cut short has no END" {

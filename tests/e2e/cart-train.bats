@@ -21,6 +21,7 @@ setup() {
     cart-train --version | grep -q '^cart-train '
     cart_must_fail 2 cart-train --no-such-option
     cart_must_fail 2 cart-train --steps 3 --epochs 2 c.targets
+    cart_must_fail 2 cart-train --no-pack --max-tokens 2048 c.targets
     cart_must_fail 2 cart-train --lr nan c.targets
     cart_must_fail 2 cart-train --save-every 3 c.targets
     for f in x x.part x.optimizer.safetensors; do
@@ -412,6 +413,38 @@ setup() {
     [ ! -e no ]
 }
 
+# catches PID: whether TERM is caught there.
+catches() { (($(sed -n 's/^SigCgt:[[:blank:]]*/0x/p' "/proc/$1/status") >> 14 & 1)); }
+
+@test "a signal is caught only where something is kept: a dry run ends at once" {
+    mkfifo p
+    while read -r expected opts; do
+        # shellcheck disable=SC2086
+        cart-train -p 48 $opts < p > /dev/null 2> err 9>&- &
+        pid=$!
+        exec 9> p
+        until grep -q llama_tied /proc/$pid/maps; do kill -0 $pid && sleep 0.05; done
+        for _ in $(seq 20); do
+            if [ $expected = yes ] && catches $pid; then break; fi
+            sleep 0.05
+        done
+        found=no
+        ! catches $pid || found=yes
+        kill -TERM $pid
+        exec 9>&-
+        cart_must_fail 143 wait $pid
+        cart_equal $expected $found "$opts"
+        [ -z "$(ls r* m.jsonl* 2> /dev/null)" ]
+    done <<- 'END'
+	no --dry-run -o r
+	no --dry-run --metrics m.jsonl
+	no
+	no --metrics /dev/null
+	yes -o r
+	yes --metrics m.jsonl
+	END
+}
+
 @test "a dry run says what it takes and writes nothing" {
     cart-train --dry-run -p 48 --steps 100 --metrics no.jsonl -o no c.targets 2> err
     cart_has err 'memory beside the model'
@@ -452,11 +485,18 @@ changed() {
     cat "$input" >&8 || true # who stops early closes the pipe
     exec 8>&-
     wait "$pid" || [ $? = "$status" ]
-    [ "$status" = 0 ] || cart_has err 'm.gguf: changed while it was used'
+    [ "$status" = 0 ] || { [ ! -s made ] && cart_has err 'm.gguf: changed while it was used'; }
 }
 
 in_place() { printf '\1' | dd of=m.gguf bs=1 seek=$(($(wc -c < m.gguf) - 5)) conv=notrunc 2> /dev/null; }
 elsewhere() { mv m.gguf away && printf '\1' | dd of=away bs=1 seek=$(($(wc -c < away) - 5)) conv=notrunc 2> /dev/null; }
+# The weights, and the time set back: what is left to see is the weights.
+in_place_unseen() {
+    touch -r m.gguf then
+    head -c $(($(wc -c < m.gguf) / 2)) /dev/zero | dd of=m.gguf bs=64K seek=$(($(wc -c < m.gguf) / 2)) oflag=seek_bytes conv=notrunc
+    touch -r then m.gguf
+} 2> /dev/null
+in_name_only() { chmod 600 m.gguf && rm -f n.gguf && ln m.gguf n.gguf; }
 by_renaming() { cp m.gguf n.gguf && printf x >> n.gguf && mv n.gguf m.gguf; }
 
 @test "what was made with a model that was changed meanwhile is not kept" {
@@ -468,8 +508,13 @@ by_renaming() { cp m.gguf n.gguf && printf x >> n.gguf && mv n.gguf m.gguf; }
     changed 6 in_place c.targets cart-eval -o x
     changed 6 elsewhere c.targets cart-eval -o x
     changed 6 in_place c.tokens cart-init -p 16 -o x
+    changed 6 in_place c.tokens cart-equiv -p 16
+    echo word > text
+    changed 6 in_place text cart-tokenize -o x
+    changed 6 in_place text cart-ask --max-tokens 2
+    changed 6 in_place_unseen c.tokens cart-init -p 16 -o x
     [ -z "$(ls x* 2> /dev/null)" ]
-    [ ! -s made ]
+    changed 0 in_name_only c.targets cart-train -q -p 48 --steps 2 -o x
     changed 0 by_renaming c.targets cart-train -q -p 48 --steps 2 -o x
     changed 0 true c.targets cart-train -q -p 48 --steps 2 -o y
     cmp x y

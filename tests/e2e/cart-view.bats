@@ -573,3 +573,10 @@ TEXT
     cart_must_fail 3 cart-serve -d file 2> err
     cart_equal 'cart-serve: file: expected a directory, found a file' "$(cat err)"
 }
+
+# bats test_tags=slow
+@test "a file that comes through a pipe has a limit" {
+    cart_tiny llama_tied
+    cart_must_fail 3 cart-view --check - < <(cat "$CART_MODEL" && head -c 1G /dev/zero) 2> err
+    cart_equal 'cart-view: standard input: expected at most 1073741824 bytes through a pipe, found more: name the file' "$(cat err)"
+}

@@ -242,6 +242,37 @@ EOF
     cart_equal 'cart-view: /dev/fd/3: Bad file descriptor' "$(cat words)"
 }
 
+@test "an option that would change nothing is refused" {
+    cart_tiny llama_tied
+    : > input
+    refused() { # WORDS COMMAND...
+        local words=$1
+        shift
+        cart_must_fail 2 "$@" 2> err < input
+        cart_has err "$words"
+    }
+    for t in cart-selfstudy cart-teacher; do
+        for where in '' '-o -' '-o /dev/null' --dry-run; do
+            # shellcheck disable=SC2086
+            refused ': --resume: expected a file to go on with: -o FILE' $t --resume $where
+        done
+    done
+    refused ': saved states need a file for the cartridge: -o FILE' cart-train --resume
+    refused ': --max-tokens: not with --no-pack' cart-train --no-pack --max-tokens 99
+    for init in '' '--init spread' '--init corpus' '--init input'; do
+        # shellcheck disable=SC2086
+        refused ': --seed goes with --init random' cart-init $init --seed 1
+    done
+    for init in '' '--init spread' '--init corpus' '--init random'; do
+        # shellcheck disable=SC2086
+        refused ': --allow-other-weights goes with --init FILE' cart-init $init --allow-other-weights
+    done
+    refused ': --allow-other-weights goes with -c' cart-ask --allow-other-weights word
+    refused ': --allow-other-weights goes with -c or -d' cart-serve --allow-other-weights
+    refused ': --host and --port: not with --no-tcp' cart-serve --no-tcp --unix sock --port 0
+    refused ': --host and --port: not with --no-tcp' cart-serve --no-tcp --unix sock --host ::1
+}
+
 @test "two outputs do not share a file, a pipe or standard output" {
     cart_tiny llama_tied
     seq 200 > input

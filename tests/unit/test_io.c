@@ -208,21 +208,39 @@ static void test_output_killed(void **state)
     assert_int_equal(count_entries(), 0);
 }
 
+static int publish(const char *from, const char *to, struct cart_err *err)
+{
+    int fd = open(from, O_RDONLY);
+    int r = cart_io_publish(fd, from, to, err);
+    close(fd);
+    return r;
+}
+
 static void test_publish(void **state)
 {
     (void)state;
     struct cart_err err = {0};
     put_file("a", "one");
     put_file("b", "two");
-    assert_int_equal(cart_io_publish("a", "b", &err), 0);
+    assert_int_equal(publish("a", "b", &err), 0);
     check_file("b", "one");
     assert_int_equal(count_entries(), 1);
-    assert_int_equal(cart_io_publish("a", "b", &err), CART_ESYS);
+    assert_int_equal(publish("a", "b", &err), CART_EAGAIN);
+    /* What took the name meanwhile is another's. */
+    put_file("a", "mine");
+    int fd = open("a", O_RDONLY);
+    assert_int_equal(rename("a", "away"), 0);
+    put_file("a", "other");
+    assert_int_equal(cart_io_publish(fd, "a", "b", &err), CART_EAGAIN);
+    close(fd);
+    check_file("a", "other");
+    check_file("b", "one");
+    assert_int_equal(unlink("a") | unlink("away"), 0);
     /* What is no file is never replaced. */
     assert_int_equal(symlink("/dev/null", "null"), 0);
     assert_true(cart_io_is_direct("null"));
     assert_false(cart_io_is_direct("b"));
-    assert_int_equal(cart_io_publish("b", "null", &err), CART_EUSAGE);
+    assert_int_equal(publish("b", "null", &err), CART_EUSAGE);
     assert_int_equal(unlink("null"), 0);
     check_file("b", "one");
     unlink("b");
@@ -251,7 +269,7 @@ static void test_links_are_followed(void **state)
             assert_int_equal(chmod("dir/real", 0640), 0);
         if (publishes) {
             put_file("a", "one");
-            assert_int_equal(cart_io_publish("a", "again", &err), 0);
+            assert_int_equal(publish("a", "again", &err), 0);
         } else {
             assert_int_equal(cart_output_open(&out, "again", false, &err), 0);
             assert_int_equal(cart_io_write(out.fd, "one", 3, "x", &err), 0);
@@ -269,7 +287,7 @@ static void test_links_are_followed(void **state)
     assert_int_equal(unlink("link"), 0);
     assert_int_equal(symlink("again", "link"), 0);
     put_file("a", "one");
-    assert_true(cart_io_publish("a", "link", &err) < 0);
+    assert_true(publish("a", "link", &err) < 0);
     assert_true(cart_output_open(&out, "link", false, &err) < 0);
     assert_int_equal(unlink("link") | unlink("again") | unlink("a") | unlink("dir/real"), 0);
     assert_int_equal(rmdir("dir"), 0);
