@@ -286,6 +286,10 @@ static int run(struct options *o, struct cart_err *err)
     struct cart_scheduler_options so;
     char name[128];
     int r;
+    if (o->no_tcp && (o->port != 8765 || strcmp(o->host, "127.0.0.1") != 0))
+        return cart_err_set(err, CART_EUSAGE, "--host and --port: not with --no-tcp");
+    if (o->allow_other_weights && o->cartridges.n == 0 && !o->directory)
+        return cart_err_set(err, CART_EUSAGE, "--allow-other-weights goes with -c or -d");
     if ((r = cart_serve_base_name(name, sizeof name, o->name, o->common.model, err)) < 0 ||
         (r = scheduler_options(o, &so, err)) < 0 ||
         (r = cart_kernels_select((enum cart_kernels)o->common.kernels,
@@ -385,10 +389,6 @@ int main(int argc, char **argv)
     int r = cart_opt_parse(&tool, argc, argv, &first, &done, &err);
     if (r == 0 && !done && argc - first > 0)
         r = cart_err_set(&err, CART_EUSAGE, "expected no operands, found %d", argc - first);
-    if (r == 0 && !done && o.no_tcp && (o.port != 8765 || strcmp(o.host, "127.0.0.1") != 0))
-        r = cart_err_set(&err, CART_EUSAGE, "--host and --port: not with --no-tcp");
-    if (r == 0 && !done && o.allow_other_weights && o.cartridges.n == 0 && !o.directory)
-        r = cart_err_set(&err, CART_EUSAGE, "--allow-other-weights goes with -c or -d");
     share_memory();
     cart_serve_raise_descriptors();
     if (r == 0 && !done)
