@@ -248,10 +248,8 @@ static int serve(struct options *o, const struct cart_model *m, struct cart_pool
     struct cart_serve *s = NULL;
     const struct cart_chat *chat = NULL;
     struct cart_err no_chat = {0};
-    if (cart_model_chat(m, &chat, &no_chat) < 0) {
+    if (cart_model_chat(m, &chat, &no_chat) < 0)
         cart_log(CART_LOG_WARNING, "%s; chat requests will be refused", no_chat.msg);
-        chat = NULL;
-    }
     int r = cart_scheduler_new(&scheduler, m, pool, chat, so, err);
     if (r == 0)
         r = cart_serve_new(&s, m, registry, scheduler, &opt, err);
