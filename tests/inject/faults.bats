@@ -191,6 +191,9 @@ TRAIN='cart-train -q -j 1 -p 32 --accum 2'
 
 @test "cart-init" {
     faults "$ALL" -o c -- cart-init -q -j 1 -p 24 --draft-ref -o c "$IN/c.tokens"
+    for f in "$IN/c.cart" "$IN/c.tokens"; do
+        faults "$MAPPING" -o c -- cart-init -q -j 1 -p 24 --init "$f" -o c "$IN/c.tokens"
+    done
 }
 
 @test "cart-eval, cart-equiv, cart-ask" {
