@@ -284,3 +284,15 @@ PY
     cart_equal "$(IFS=,; echo "${names[*]}")" "$(tr -d '\r' < head | sed -n 's/^X-Cartridges: //p')"
     serve_end
 }
+
+@test "more cartridges than descriptors at first, and each is there" {
+    [ "$(ulimit -Hn)" = unlimited ] || [ "$(ulimit -Hn)" -ge 1024 ] || skip 'machine: few descriptors'
+    mkdir store
+    echo sheep in the rain | cart-tokenize -q - | cart-init -q -p 12 --init random -o one.safetensors
+    for i in $(seq 100); do cp one.safetensors "store/c$i.safetensors"; done
+    ulimit -Sn 64
+    serve_start -d store
+    cart_equal 100 "$(metric cartridges)"
+    cart_equal 12 "$(post /v1/completions '{"model":"m:c100","prompt":"a","max_tokens":1}' | jq .usage.cartridge_tokens)"
+    serve_end
+}
