@@ -298,11 +298,13 @@ static int run(struct options *o, struct cart_err *err)
         goto out;
     if (o->common.dry_run) {
         struct cart_registry_counts c = cart_registry_counts(registry);
+        size_t bytes;
+        if ((r = cart_scheduler_bytes(&bytes, m, &so, o->common.jobs, err)) < 0)
+            goto out;
         cart_log(CART_LOG_NOTICE,
                  "%s: would serve it with %zu cartridge%s (%.1f MiB of rows, mapped)", name,
                  c.cartridges, CART_S(c.cartridges), (double)c.bytes / 1048576.0);
-        cart_log(CART_LOG_NOTICE, "memory beside the model: %.1f MiB",
-                 (double)cart_scheduler_bytes(m, &so) / 1048576.0);
+        cart_log(CART_LOG_NOTICE, "memory beside the model: %.1f MiB", (double)bytes / 1048576.0);
         goto out;
     }
     if ((r = cart_pool_new(&pool, o->common.jobs, err)) == 0)

@@ -33,6 +33,7 @@ struct cart_constraint;
 /* t is borrowed. */
 int cart_lexicon_new(struct cart_lexicon **out, const struct cart_tokenizer *t,
                      struct cart_err *err) CART_MUST_USE;
+size_t cart_lexicon_bytes(const struct cart_lexicon *l);
 void cart_lexicon_free(struct cart_lexicon *l);
 
 /* CART_EFORMAT: the schema is malformed, too large, or uses a keyword that is not enforced; the

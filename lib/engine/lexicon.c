@@ -68,7 +68,7 @@ static void fill(struct cart_lexicon *l, const struct word *words, size_t n, uin
     l->first[node] = (uint32_t)n;
 }
 
-static size_t bytes_of(const struct cart_lexicon *l)
+size_t cart_lexicon_bytes(const struct cart_lexicon *l)
 {
     return l->n * (sizeof *l->byte + sizeof *l->depth + sizeof *l->skip + sizeof *l->first) +
            l->V * (sizeof *l->tokens + sizeof *l->special);
@@ -89,7 +89,7 @@ static int build(struct cart_lexicon *l, struct word *words, size_t n, struct ca
     int r = 0;
     if (l->byte == NULL || l->depth == NULL || l->skip == NULL || l->first == NULL ||
         l->tokens == NULL || path == NULL)
-        r = cart_err_memory(err, "the trie of a vocabulary", bytes_of(l));
+        r = cart_err_memory(err, "the trie of a vocabulary", cart_lexicon_bytes(l));
     else
         fill(l, words, n, path);
     free(path);

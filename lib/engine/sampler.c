@@ -15,6 +15,11 @@ struct cart_sampler_scratch {
     struct candidate *list; /* [V] */
 };
 
+size_t cart_sampler_bytes(size_t V)
+{
+    return V * (sizeof(float) + sizeof(struct candidate));
+}
+
 int cart_sampler_scratch_new(struct cart_sampler_scratch **out, size_t V, struct cart_err *err)
 {
     struct cart_sampler_scratch *s = calloc(1, sizeof *s);
@@ -25,7 +30,7 @@ int cart_sampler_scratch_new(struct cart_sampler_scratch **out, size_t V, struct
     }
     if (s == NULL || s->p == NULL || s->list == NULL) {
         cart_sampler_scratch_free(s);
-        return cart_err_memory(err, "a sampler", V * (sizeof *s->p + sizeof *s->list));
+        return cart_err_memory(err, "a sampler", cart_sampler_bytes(V));
     }
     *out = s;
     return 0;

@@ -28,6 +28,7 @@ struct cart_sampling {
 struct cart_sampler_scratch;
 int cart_sampler_scratch_new(struct cart_sampler_scratch **out, size_t V,
                              struct cart_err *err) CART_MUST_USE;
+size_t cart_sampler_bytes(size_t V); /* of one scratch */
 void cart_sampler_scratch_free(struct cart_sampler_scratch *s);
 
 /* logits [V], finite. index: how many tokens of this stream were sampled before. scratch: unused

@@ -386,18 +386,59 @@ static void row_counts(const struct cart_scheduler_options *o, size_t *R, size_t
     *M = *R + o->piece;
 }
 
-size_t cart_scheduler_bytes(const struct cart_model *m, const struct cart_scheduler_options *opt)
+/* What a step works with. */
+static void layout(struct cart_arena *a, struct cart_scheduler *s)
 {
-    struct cart_scheduler_options o = *opt;
-    size_t R;
-    size_t M;
+    size_t n = s->opt.slots;
+    size_t V = s->m->V;
+    size_t D = s->m->D;
 
-    fill_options(&o, m);
-    row_counts(&o, &R, &M);
-    size_t pages = cart_pages_bytes(m, o.kv, page_count(&o), o.piece);
-    size_t rest =
-        cart_workspace_bytes(m, CART_ENGINE_PIECE) + (R * (m->V + m->D) + M * m->D) * sizeof(float);
-    return pages > SIZE_MAX - rest ? SIZE_MAX : pages + rest;
+    row_counts(&s->opt, &s->R, &s->M);
+    s->slots = cart_arena_push(a, n, sizeof *s->slots);
+    s->spans = cart_arena_push(a, n, sizeof *s->spans);
+    s->wants = cart_arena_push(a, n, sizeof *s->wants);
+    s->order = cart_arena_push(a, n, sizeof(struct slot *));
+    s->tokens = cart_arena_push(a, n, sizeof *s->tokens);
+    s->hidden = cart_arena_push(a, s->M, D * sizeof *s->hidden);
+    s->picked = cart_arena_push(a, s->R, D * sizeof *s->picked);
+    s->logits = cart_arena_push(a, s->R, V * sizeof *s->logits);
+    s->sums = cart_arena_push(a, s->R, sizeof *s->sums);
+    s->top_ids = cart_arena_push(a, s->R, CART_SERVE_TOP_MAX * sizeof *s->top_ids);
+    s->top_values = cart_arena_push(a, s->R, CART_SERVE_TOP_MAX * sizeof *s->top_values);
+    s->top = cart_arena_push(a, CART_SERVE_TOP_MAX, sizeof *s->top);
+    s->scratch = cart_arena_push(a, s->threads, V * sizeof *s->scratch);
+    s->samplers = cart_arena_push(a, s->threads, sizeof(struct cart_sampler_scratch *));
+}
+
+int cart_scheduler_bytes(size_t *out, const struct cart_model *m,
+                         const struct cart_scheduler_options *opt, size_t threads,
+                         struct cart_err *err)
+{
+    struct cart_scheduler s = {.m = m, .opt = *opt, .threads = threads};
+    struct cart_arena a = CART_ARENA_INIT;
+    struct cart_lexicon *lexicon = NULL;
+    size_t sum = 0;
+    int r = cart_lexicon_new(&lexicon, cart_model_tokenizer(m), err);
+
+    if (r < 0)
+        return r;
+    fill_options(&s.opt, m);
+    layout(&a, &s);
+    /* A part of SIZE_MAX, which is more than there can be, leaves no sum. */
+    const size_t parts[] = {
+        cart_pages_bytes(m, s.opt.kv, page_count(&s.opt), s.opt.piece),
+        cart_workspace_bytes(m, CART_ENGINE_PIECE),
+        a.overflow ? SIZE_MAX : a.used,
+        threads * cart_sampler_bytes(m->V),
+        cart_lexicon_bytes(lexicon),
+    };
+    cart_lexicon_free(lexicon);
+    for (size_t i = 0; i < CART_COUNTOF(parts); i++) {
+        if (!cart_size_add(sum, parts[i], &sum))
+            return cart_err_memory(err, "rows, activations and logits", SIZE_MAX);
+    }
+    *out = sum;
+    return 0;
 }
 
 static int find_stops(struct cart_scheduler *s, const struct cart_chat *chat, struct cart_err *err)
@@ -420,38 +461,15 @@ static int find_stops(struct cart_scheduler *s, const struct cart_chat *chat, st
 
 static int buffers(struct cart_scheduler *s, struct cart_err *err)
 {
-    size_t n = s->opt.slots;
-    size_t V = s->m->V;
-    size_t D = s->m->D;
-
-    row_counts(&s->opt, &s->R, &s->M);
     s->threads = cart_pool_threads(s->pool);
-    s->slots = calloc(n, sizeof *s->slots);
-    s->spans = calloc(n, sizeof *s->spans);
-    s->wants = calloc(n, sizeof *s->wants);
-    s->order = calloc(n, sizeof(struct slot *));
-    s->tokens = calloc(n, sizeof *s->tokens);
-    s->hidden = calloc(s->M, D * sizeof *s->hidden);
-    s->picked = calloc(s->R, D * sizeof *s->picked);
-    s->logits = calloc(s->R, V * sizeof *s->logits);
-    s->sums = calloc(s->R, sizeof *s->sums);
-    s->top_ids = calloc(s->R, CART_SERVE_TOP_MAX * sizeof *s->top_ids);
-    s->top_values = calloc(s->R, CART_SERVE_TOP_MAX * sizeof *s->top_values);
-    s->top = calloc(CART_SERVE_TOP_MAX, sizeof *s->top);
-    s->scratch = calloc(s->threads, V * sizeof *s->scratch);
-    s->samplers = calloc(s->threads, sizeof(struct cart_sampler_scratch *));
-    if (s->slots == NULL || s->spans == NULL || s->wants == NULL || s->order == NULL ||
-        s->tokens == NULL || s->hidden == NULL || s->picked == NULL || s->logits == NULL ||
-        s->sums == NULL || s->top_ids == NULL || s->top_values == NULL || s->top == NULL ||
-        s->scratch == NULL || s->samplers == NULL)
-        return cart_err_memory(err, "logits and hidden states of a step",
-                               (s->R * (V + D) + s->M * D) * sizeof(float));
-    for (size_t i = 0; i < s->threads; i++) {
-        int r = cart_sampler_scratch_new(&s->samplers[i], V, err);
-        if (r < 0)
-            return r;
-    }
-    return 0;
+    layout(&s->arena, s);
+    int r = cart_arena_reserve(&s->arena, s->arena.used, err);
+    if (r < 0)
+        return cart_err_wrap(err, r, "logits and hidden states of a step");
+    layout(&s->arena, s);
+    for (size_t i = 0; i < s->threads && r == 0; i++)
+        r = cart_sampler_scratch_new(&s->samplers[i], s->m->V, err);
+    return r;
 }
 
 static void release(struct cart_scheduler *s)
@@ -462,20 +480,7 @@ static void release(struct cart_scheduler *s)
     cart_engine_free(s->engine);
     cart_lexicon_free(s->lexicon);
     free(s->stops);
-    free(s->slots);
-    free(s->spans);
-    free(s->wants);
-    free(s->order);
-    free(s->tokens);
-    free(s->hidden);
-    free(s->picked);
-    free(s->logits);
-    free(s->sums);
-    free(s->top_ids);
-    free(s->top_values);
-    free(s->top);
-    free(s->scratch);
-    free(s->samplers);
+    cart_arena_release(&s->arena);
     free(s);
 }
 

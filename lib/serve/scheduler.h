@@ -50,8 +50,11 @@ int cart_scheduler_new(struct cart_scheduler **out, const struct cart_model *m,
                        struct cart_pool *pool, const struct cart_chat *chat,
                        const struct cart_scheduler_options *opt,
                        struct cart_err *err) CART_MUST_USE;
-/* Memory that the scheduler will take beside the model, in bytes. */
-size_t cart_scheduler_bytes(const struct cart_model *m, const struct cart_scheduler_options *opt);
+/* Memory that the scheduler will take beside the model with a pool of threads, in bytes: rows,
+ * activations, logits, samplers, the vocabulary's trie. CART_ESYS: more than can be addressed. */
+int cart_scheduler_bytes(size_t *out, const struct cart_model *m,
+                         const struct cart_scheduler_options *opt, size_t threads,
+                         struct cart_err *err) CART_MUST_USE;
 
 /* Refuses what is not begun from now on (CART_REFUSED_DRAINING); what was accepted goes on. */
 void cart_scheduler_drain(struct cart_scheduler *s);

@@ -3,6 +3,7 @@
 #ifndef CART_SERVE_SCHEDULER_IMPL_H
 #define CART_SERVE_SCHEDULER_IMPL_H
 
+#include "base/arena.h"
 #include "engine/constraint.h"
 #include "engine/draft.h"
 #include "engine/engine.h"
@@ -68,11 +69,12 @@ struct cart_scheduler {
     struct cart_lexicon *lexicon;
     uint32_t *stops; /* [n_stops] tokens that end an answer */
     size_t n_stops;
-    struct slot *slots; /* [opt.slots] */
     size_t running;
 
-    /* One step. R: rows of logits at most, M: hidden rows at most. */
+    /* One step, in the arena. R: rows of logits at most, M: hidden rows at most. */
+    struct cart_arena arena;
     size_t R, M, threads;
+    struct slot *slots;       /* [opt.slots] */
     struct cart_span *spans;  /* [slots] */
     size_t *wants;            /* [slots] */
     struct slot **order;      /* [slots] */

@@ -3,6 +3,8 @@
 #include "helper/serving.h"
 
 #include "engine/constraint.h"
+#include "engine/pages.h"
+#include "model/forward.h"
 #include "model/head.h"
 
 #include <math.h>
@@ -756,10 +758,39 @@ static void constraints_hold(void **state)
     cart_scheduler_free(s);
 }
 
+/* What is said of memory is the sum of its parts, each of which counts; more than there can be is an
+ * error. */
+static void memory_is_the_sum_of_its_parts(void **state)
+{
+    (void)state;
+    const struct cart_model *m = test_serving.model;
+    struct cart_scheduler_options o = CART_SCHEDULER_OPTIONS;
+    struct cart_err err = {0};
+    struct cart_lexicon *l;
+    size_t one, three;
+    size_t R = o.slots + 2 * o.draft_max,
+           pages = o.slots * m->context / CART_PAGE_ROWS + 1 + o.slots;
+
+    assert_int_equal(cart_lexicon_new(&l, cart_model_tokenizer(m), &err), 0);
+    assert_true(cart_lexicon_bytes(l) > 4 * m->V);
+    assert_int_equal(cart_scheduler_bytes(&one, m, &o, 1, &err), 0);
+    assert_int_equal(cart_scheduler_bytes(&three, m, &o, 3, &err), 0);
+    assert_in_range(three - one, 2 * 16 * m->V, 2 * 16 * m->V + 512);
+    size_t sum = cart_pages_bytes(m, o.kv, pages, 256) +
+                 cart_workspace_bytes(m, CART_ENGINE_PIECE) + 4 * R * (m->V + 2 * m->D) +
+                 4 * 256 * m->D + 16 * m->V + cart_lexicon_bytes(l);
+    assert_in_range(one, sum, sum + 16384);
+    cart_lexicon_free(l);
+    o.slots = 2;
+    o.kv_rows = SIZE_MAX / 2;
+    assert_int_equal(cart_scheduler_bytes(&one, m, &o, 1, &err), CART_ESYS);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(repeats_are_equal_and_cached),
+        cmocka_unit_test(memory_is_the_sum_of_its_parts),
         cmocka_unit_test(equal_prompts_wait_for_each_other),
         cmocka_unit_test(broken_rows_break_one_answer),
         cmocka_unit_test(prompts_are_scored),
