@@ -127,7 +127,8 @@ begin() {
         [ ! -e part ] && [ -s part.part ]
     done
     # shellcheck disable=SC2086
-    cart-selfstudy -q $opts --resume -o part corpus.tokens
+    cart-selfstudy $opts --resume -o part corpus.tokens 2> said
+    grep -Eq '^cart-selfstudy: going on after [1-9][0-9]{2} conversations$' said
     cmp whole part
     [ ! -e part.part ]
 }

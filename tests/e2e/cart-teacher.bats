@@ -55,10 +55,11 @@ records() {
     size=$(stat -c %s x.targets)
     for part in 1 5 20 40 60 80 99; do
         head -c $((size * part / 100)) x.targets >y.targets.part
-        cart-teacher -q --resume -o y.targets x.conv
+        cart-teacher --resume -o y.targets x.conv 2>log
         cmp x.targets y.targets
         rm y.targets
     done
+    cart_has log "going on after $(($(grep -c '"conv"' <<< "$(cart-view x.conv | jq -c .record)") - 1)) conversations"
     head -c $((size / 2)) x.targets >y.targets.part
     cart_must_fail 4 cart-teacher -q --resume --mass 0.5 -o y.targets x.conv 2>log
     cart_has log 'mass: saved with 0.99, asked for 0.5'
