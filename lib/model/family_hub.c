@@ -246,13 +246,31 @@ static int read_scaling(const struct config *c, const json_t *scaling, struct ca
                         cart_err_escape(shown, sizeof shown, type, strlen(type)));
 }
 
-/* Newer files gather the base and the scaling in rope_parameters. */
+/* Whether every member of a but the base is in b. */
+static bool holds(const json_t *b, const json_t *a)
+{
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)a, key, v) {
+        const json_t *w = json_object_get(b, key);
+        bool equal = json_is_number(v) && json_is_number(w)
+                         ? json_number_value(v) == json_number_value(w)
+                         : json_equal(v, w);
+        if (strcmp(key, "rope_theta") != 0 && !equal)
+            return false;
+    }
+    return true;
+}
+
+/* Newer files gather the base and the scaling in rope_parameters; what older readers find beside it
+ * must say the same. */
 static int read_rope(const struct config *c, const struct cart_family *f, struct cart_model *m,
                      struct cart_err *err)
 {
     double base = 10000;
     const json_t *scaling = json_object_get(c->root, "rope_parameters");
     bool gathered = scaling && !json_is_null(scaling);
+    const json_t *old = json_object_get(c->root, "rope_scaling");
     const json_t *theta = json_object_get(c->root, "rope_theta");
     bool apart = theta && !json_is_null(theta);
     int r = number(c, c->root, "rope_theta", 0, 1e30, true, &base, err);
@@ -260,8 +278,13 @@ static int read_rope(const struct config *c, const struct cart_family *f, struct
         r = number(c, scaling, "rope_theta", 0, 1e30, apart, &base, err);
     m->rope =
         (struct cart_rope){.order = f->rope, .n_rot = m->layers[0].DH, .base = base, .scale = 1};
+    if (r == 0 && gathered && old && !json_is_null(old) &&
+        !(holds(old, scaling) && holds(scaling, old)))
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: rope_scaling: expected what rope_parameters says, or nothing",
+                            c->path);
     if (!gathered)
-        scaling = json_object_get(c->root, "rope_scaling");
+        scaling = old;
     return r < 0 || !scaling || json_is_null(scaling) ? r : read_scaling(c, scaling, m, err);
 }
 

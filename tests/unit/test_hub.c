@@ -440,6 +440,11 @@ static void test_weights(void **state)
          "rope_theta: expected a number"},
         {"config.json", "rope_parameters", "7", "rope_theta: expected a number"},
         {"config.json", "rope_theta", "7", NULL},
+        {"config.json", "rope_scaling", "{\"rope_type\": \"linear\", \"factor\": 2}",
+         "rope_scaling: expected what rope_parameters says, or nothing"},
+        {"config.json", "rope_scaling", "7", "rope_scaling: expected what rope_parameters says"},
+        {"config.json", "rope_scaling", "null", NULL},
+        {"config.json", "rope_scaling", "{\"rope_type\": \"default\"}", NULL},
         {file, "=[128,64]", "[64,128]", "q_proj.weight: expected [64, 128], found [128, 64"},
     };
     static const struct hub_form form = {-1, 1, true, true, false};
