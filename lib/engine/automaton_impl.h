@@ -101,6 +101,7 @@ struct cart_constraint {
     uint32_t *rules; /* first node of each */
     size_t n_rules, rules_cap;
     bool failed, too_large;
+    uint32_t whole; /* the rule that an answer is */
 
     struct cart_frame *frames;
     size_t n_frames, frames_cap;

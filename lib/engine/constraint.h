@@ -59,6 +59,9 @@ struct cart_constraint_calls {
 int cart_constraint_tools(struct cart_constraint **out, const struct cart_lexicon *l,
                           const struct cart_constraint_calls *calls, const char *what,
                           struct cart_err *err) CART_MUST_USE;
+/* Another of the same grammar, with states and a budget of its own, as c was when it was new. */
+int cart_constraint_copy(struct cart_constraint **out, const struct cart_constraint *c,
+                         struct cart_err *err) CART_MUST_USE;
 void cart_constraint_free(struct cart_constraint *c);
 
 /* Where a stream is in the automaton: a small number. Several streams may begin, and be at the same

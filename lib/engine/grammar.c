@@ -300,5 +300,40 @@ int cart_grammar_finish(struct cart_constraint *c, uint32_t rule, struct cart_er
         return r;
     if (c->nodes[c->rules[rule]].kind == CART_NODE_NOWHERE)
         return cart_err_set(err, CART_EFORMAT, "nothing can match the schema");
+    c->whole = rule;
     return cart_automaton_begin(c, rule, err);
+}
+
+int cart_constraint_copy(struct cart_constraint **out, const struct cart_constraint *c,
+                         struct cart_err *err)
+{
+    struct cart_constraint *k;
+    int r = cart_grammar_new(&k, c->l, err);
+
+    if (r < 0)
+        return r;
+    if ((r = cart_array_reserve(&k->nodes, &k->nodes_cap, c->n_nodes, sizeof *k->nodes, err)) < 0 ||
+        (r = cart_array_reserve(&k->sets, &k->sets_cap, c->n_sets, sizeof *k->sets, err)) < 0 ||
+        (r = cart_array_reserve(&k->repetitions, &k->repetitions_cap, c->n_repetitions,
+                                sizeof *k->repetitions, err)) < 0 ||
+        (r = cart_array_reserve(&k->rules, &k->rules_cap, c->n_rules, sizeof *k->rules, err)) < 0)
+        goto out;
+    k->n_nodes = c->n_nodes;
+    k->n_sets = c->n_sets;
+    k->n_repetitions = c->n_repetitions;
+    k->n_rules = c->n_rules;
+    memcpy(k->nodes, c->nodes, c->n_nodes * sizeof *k->nodes);
+    if (c->n_sets > 0)
+        memcpy(k->sets, c->sets, c->n_sets * sizeof *k->sets);
+    if (c->n_repetitions > 0)
+        memcpy(k->repetitions, c->repetitions, c->n_repetitions * sizeof *k->repetitions);
+    memcpy(k->rules, c->rules, c->n_rules * sizeof *k->rules);
+    k->whole = c->whole;
+    r = cart_automaton_begin(k, k->whole, err);
+out:
+    if (r < 0)
+        cart_constraint_free(k);
+    else
+        *out = k;
+    return r;
 }

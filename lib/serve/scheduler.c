@@ -96,6 +96,8 @@ static void slot_clear(struct cart_scheduler *s, struct slot *slot, bool keep)
     cart_lane_close(&slot->lane, keep);
     cart_tally_free(slot->tally);
     cart_draft_free(slot->draft);
+    if (slot->constraint != slot->job->req.constraint)
+        cart_constraint_free(slot->constraint);
     free(slot->ids);
     memset(slot, 0, sizeof *slot);
     s->running--;
@@ -144,6 +146,13 @@ static int slot_fill(const struct cart_scheduler *s, struct slot *slot, struct j
     if (slot->ids == NULL)
         return cart_err_memory(err, "the tokens of a stream", 0);
     memcpy(slot->ids, j->prompt, j->req.n_prompt * sizeof *slot->ids);
+    if (j->req.constraint != NULL) {
+        if (slot->choice == 0)
+            slot->constraint = j->req.constraint;
+        else if ((r = cart_constraint_copy(&slot->constraint, j->req.constraint, err)) < 0)
+            return r;
+        slot->state = cart_constraint_start(slot->constraint);
+    }
     if (cart_adjust_needs_tally(&j->req.adjust)) {
         if ((r = cart_tally_new(&slot->tally, s->m->V, err)) < 0)
             return r;
@@ -181,7 +190,6 @@ static int slot_open(struct cart_scheduler *s, struct slot *slot, struct job *j,
         return r;
     slot->job = j;
     slot->choice = j->started;
-    slot->state = j->req.constraint != NULL ? cart_constraint_start(j->req.constraint) : 0;
     s->running++;
     r = slot_fill(s, slot, j, err);
     if (r < 0)

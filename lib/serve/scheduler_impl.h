@@ -50,12 +50,14 @@ struct slot {
     struct cart_draft *draft; /* of prompt and answer; NULL: no speculation */
     size_t drafted, accepted; /* in the current window */
     size_t pause;             /* tokens to go without speculation */
-    uint32_t state;           /* of the constraint */
-    size_t n_draft;           /* proposed in this step */
-    size_t row, n_rows;       /* of this step's logits */
-    size_t hidden;            /* first row of this step's hidden rows */
-    size_t T;                 /* tokens of this step's span; 0: not part of it */
-    bool all_rows;            /* every row of the span is wanted */
+    /* The request's for choice 0, a copy for another: what one costs is no other's. NULL: none. */
+    struct cart_constraint *constraint;
+    uint32_t state;     /* of the constraint */
+    size_t n_draft;     /* proposed in this step */
+    size_t row, n_rows; /* of this step's logits */
+    size_t hidden;      /* first row of this step's hidden rows */
+    size_t T;           /* tokens of this step's span; 0: not part of it */
+    bool all_rows;      /* every row of the span is wanted */
     struct outcome out;
 };
 

@@ -38,7 +38,8 @@ static size_t common(const uint32_t *a, const uint32_t *b, size_t n)
     return i;
 }
 
-/* Streams that share rows stand side by side, so that the attention reads these once. */
+/* Streams that share rows stand side by side, so that the attention reads these once; one with fewer
+ * of them before those that go on from there. */
 static int by_rows(const void *a, const void *b)
 {
     const struct slot *x = *(const struct slot *const *)a;
@@ -50,7 +51,11 @@ static int by_rows(const void *a, const void *b)
         p = (uintptr_t)x->lane.nodes[i];
         q = (uintptr_t)y->lane.nodes[i];
     }
-    return p != q ? (p > q) - (p < q) : (x > y) - (x < y);
+    if (p != q)
+        return p > q ? 1 : -1;
+    if (x->lane.n_nodes != y->lane.n_nodes)
+        return x->lane.n_nodes > y->lane.n_nodes ? 1 : -1;
+    return (x > y) - (x < y);
 }
 
 static size_t collect(struct cart_scheduler *s, bool prompts)
@@ -347,21 +352,19 @@ static void end(struct outcome *out, enum cart_serve_finish why)
 /* What the constraint forbids becomes impossible. false: the stream ends instead (out says how). */
 static bool constrain(const struct cart_scheduler *s, struct slot *slot, float *row)
 {
-    const struct job *j = slot->job;
     const uint64_t *mask = NULL;
     bool complete = false;
     bool any = false;
     size_t V = s->m->V;
 
-    if (cart_constraint_mask(j->req.constraint, slot->state, &mask, &complete, &slot->out.err) <
-        0) {
+    if (cart_constraint_mask(slot->constraint, slot->state, &mask, &complete, &slot->out.err) < 0) {
         end(&slot->out, CART_SERVE_FAILED);
         return false;
     }
     for (size_t i = 0; i < V; i++) {
         bool allowed = mask[i / 64] >> (i % 64) & 1;
         if (!allowed && complete)
-            allowed = cart_scheduler_is_stop(s, j, (uint32_t)i);
+            allowed = cart_scheduler_is_stop(s, slot->job, (uint32_t)i);
         any |= allowed;
         if (!allowed)
             row[i] = -INFINITY;
@@ -386,11 +389,11 @@ static bool sample(const struct cart_scheduler *s, struct slot *slot, size_t row
         end(&slot->out, CART_SERVE_NOT_FINITE);
         return false;
     }
-    if (cart_adjust_any(&q->adjust) || q->constraint != NULL) {
+    if (cart_adjust_any(&q->adjust) || slot->constraint != NULL) {
         float *copy = s->scratch + worker * V;
         memcpy(copy, logits, V * sizeof *copy);
         cart_adjust_logits(&q->adjust, slot->tally, copy, V);
-        if (q->constraint != NULL && !constrain(s, slot, copy))
+        if (slot->constraint != NULL && !constrain(s, slot, copy))
             return false;
         logits = copy;
     }
@@ -401,21 +404,20 @@ static bool sample(const struct cart_scheduler *s, struct slot *slot, size_t row
 /* Does a sampled token end its stream? */
 static void judge(const struct cart_scheduler *s, struct slot *slot, uint32_t id)
 {
-    struct job *j = slot->job;
     struct outcome *out = &slot->out;
 
-    if (cart_scheduler_is_stop(s, j, id)) {
+    if (cart_scheduler_is_stop(s, slot->job, id)) {
         end(out, CART_SERVE_STOP);
         out->silent = true;
         return;
     }
-    if (j->req.constraint != NULL) {
-        if (cart_constraint_advance(j->req.constraint, slot->state, id, &slot->state, &out->err) <
+    if (slot->constraint != NULL) {
+        if (cart_constraint_advance(slot->constraint, slot->state, id, &slot->state, &out->err) <
             0) {
             end(out, CART_SERVE_FAILED);
             return;
         }
-        if (cart_constraint_finished(j->req.constraint, slot->state)) {
+        if (cart_constraint_finished(slot->constraint, slot->state)) {
             end(out, CART_SERVE_STOP);
             return;
         }
@@ -449,7 +451,7 @@ static void sample_unit(void *ctx, size_t unit, size_t worker)
     struct cart_scheduler *s = ctx;
     struct slot *slot = &s->slots[unit];
 
-    if (slot->n_rows > 0 && slot->job->req.constraint == NULL)
+    if (slot->n_rows > 0)
         sample_slot(s, slot, worker);
 }
 
@@ -496,13 +498,6 @@ static void sample_all(struct cart_scheduler *s)
     if (wants_logprobs(s))
         rank_rows(s, n);
     cart_pool_run(s->pool, s->opt.slots, sample_unit, s);
-    /* Choices of one request share the states of its constraint, so these come one after the other.
-     */
-    for (size_t i = 0; i < s->opt.slots; i++) {
-        struct slot *slot = &s->slots[i];
-        if (slot->n_rows > 0 && slot->job->req.constraint != NULL)
-            sample_slot(s, slot, 0);
-    }
 }
 
 /* ---- what comes out ---- */

@@ -614,6 +614,32 @@ static void work_has_a_budget(void **state)
     cart_constraint_free(c);
 }
 
+/* A copy begins where the grammar begins, whatever has come of the other, and neither costs the other
+ * anything. */
+static void copies_are_their_own(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
+        struct cart_constraint *c = compile(cases[i].schema);
+        struct cart_constraint *k;
+        const uint64_t *mask;
+        bool complete;
+        assert_int_equal(verdict(c, cases[i].yes[0]), 2);
+        need(cart_constraint_copy(&k, c, &err), &err);
+        c->left = 0;
+        assert_true(k->left > CART_AUTOMATON_BUDGET);
+        for (size_t j = 0; j < 8 && cases[i].yes[j] != NULL; j++)
+            assert_int_equal(verdict(k, cases[i].yes[j]), 2);
+        for (size_t j = 0; j < 8 && cases[i].no[j] != NULL; j++)
+            assert_int_not_equal(verdict(k, cases[i].no[j]), 2);
+        cart_constraint_free(c);
+        check_mask(k, cart_constraint_start(k));
+        need(cart_constraint_mask(k, cart_constraint_start(k), &mask, &complete, &err), &err);
+        cart_constraint_free(k);
+    }
+}
+
 /* anyOf of n strings, each with another bound, over the vocabulary of the day: how many of its first
  * tokens have a mask. */
 static size_t strings_side_by_side(size_t n, size_t tokens)
@@ -710,6 +736,7 @@ int main(void)
         cmocka_unit_test(forgetting_changes_nothing),
         cmocka_unit_test(long_answers_have_no_limit_of_states),
         cmocka_unit_test(work_has_a_budget),
+        cmocka_unit_test(copies_are_their_own),
         cmocka_unit_test(thousand_places_end_soon),
         cmocka_unit_test(qwen3_alternatives),
     };

@@ -2,7 +2,7 @@
  * cancelling, scores, embeddings, cartridges that come and go, constraints. */
 #include "helper/serving.h"
 
-#include "engine/constraint.h"
+#include "engine/automaton_impl.h"
 #include "engine/pages.h"
 #include "model/forward.h"
 #include "model/head.h"
@@ -758,6 +758,34 @@ static void constraints_hold(void **state)
     cart_scheduler_free(s);
 }
 
+/* A choice whose schema asks for too much says nothing of the others, whichever run together. */
+static void choices_have_budgets_of_their_own(void **state)
+{
+    (void)state;
+    for (size_t slots = 1; slots <= 4; slots += 3) {
+        struct cart_scheduler_options o = {slots, 8, 0, 0, 64, 8, CART_F32};
+        struct cart_scheduler *s = test_scheduler_start(&o);
+        struct cart_serve_request q;
+        struct client c;
+        struct cart_err err = {0};
+        uint32_t prompt[30];
+        json_t *schema = json_pack("{s:[s,i]}", "enum", "xy", 7);
+        simple_request(&q, prompt, 30, 3);
+        q.n = 3;
+        test_need(cart_constraint_schema(&q.constraint, cart_scheduler_lexicon(s), schema, "schema",
+                                         &err),
+                  &err);
+        q.constraint->left = 10;
+        test_ask(s, &c, &q);
+        assert_int_equal(c.got[0].finish, CART_SERVE_FAILED);
+        assert_int_equal(c.got[1].finish, CART_SERVE_STOP);
+        assert_int_equal(c.got[2].finish, CART_SERVE_STOP);
+        json_decref(schema);
+        cart_stack_release(q.stack);
+        cart_scheduler_free(s);
+    }
+}
+
 /* What is said of memory is the sum of its parts, each of which counts; more than there can be is an
  * error. */
 static void memory_is_the_sum_of_its_parts(void **state)
@@ -806,6 +834,7 @@ int main(void)
         cmocka_unit_test(ending_cancels_the_rest),
         cmocka_unit_test(names_change_under_many_readers),
         cmocka_unit_test(constraints_hold),
+        cmocka_unit_test(choices_have_budgets_of_their_own),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, test_serving_setup, test_serving_teardown);
