@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Bytes up to the arguments that are read as they come: each token has them read again. */
+#define HEAD_MAX ((size_t)4096)
+
 static bool blank(char c)
 {
     return c == ' ' || c == '\n' || c == '\t' || c == '\r';
@@ -102,7 +105,9 @@ int cart_call_push(struct cart_call_scan *s, const char *text, size_t n, struct 
     if (r < 0 || s->foreign)
         return r;
     if (s->at == 0) {
-        if ((r = head(s, err)) < 0 || s->at == 0)
+        r = head(s, err);
+        s->foreign |= s->at == 0 && s->text.len > HEAD_MAX;
+        if (r < 0 || s->at == 0)
             return r;
         d->begun = true;
     }

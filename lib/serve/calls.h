@@ -11,7 +11,7 @@ struct cart_call_scan {
     size_t at;            /* where the arguments begin in text, 0: not known yet */
     size_t seen;          /* of text, looked at for the end of the arguments */
     size_t depth;
-    bool foreign; /* not in this order, or not JSON: read as a whole at the end */
+    bool foreign; /* not in this order, with a long name, or not JSON: read as a whole at the end */
     bool quoted, escaped, complete;
 };
 

@@ -136,9 +136,9 @@ static void error_frame(struct cart_exchange *x, const struct cart_wire *w)
     if (x->ended)
         return;
     x->ended = true;
-    /* A frame that does not fit leaves the stream without its [DONE]: the connection closes, and a
-     * client sees that. */
-    if (cart_buf_add(&x->out, before, sizeof before - 1, NULL) == 0 &&
+    /* A frame that there is no memory for leaves the stream without its [DONE]: the connection
+     * closes, and a client sees that. */
+    if (w->b.len > 0 && cart_buf_add(&x->out, before, sizeof before - 1, NULL) == 0 &&
         cart_buf_add(&x->out, w->b.data, w->b.len, NULL) == 0 &&
         cart_buf_add(&x->out, after, sizeof after - 1, NULL) == 0)
         x->last_write = cart_clock_now();

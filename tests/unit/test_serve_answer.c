@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -429,6 +430,31 @@ static void test_long_prompt(void **state)
     cart_exchange_release(x);
 }
 
+/* An error of a stream that there is no memory for leaves it without its end. */
+static void test_error_without_memory(void **state)
+{
+    (void)state;
+    size_t n = (size_t)64 << 20;
+    char *message = getenv("CART_SANITIZED") ? NULL : malloc(n);
+    struct rlimit limit;
+    if (!message)
+        skip();
+    struct cart_exchange *x = exchange();
+    static const char frame[] = "data: 1\n\n";
+    memset(message, 'm', n - 1);
+    message[n - 1] = '\0';
+    assert_true(cart_exchange_push(x, frame, sizeof frame - 1));
+    assert_int_equal(getrlimit(RLIMIT_AS, &limit), 0);
+    const struct rlimit none = {1 << 20, limit.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_AS, &none), 0);
+    cart_exchange_error_with(x, 500, "failed", NULL, NULL, message);
+    assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+    assert_true(x->ended);
+    assert_int_equal(x->out.len, sizeof frame - 1);
+    free(message);
+    cart_exchange_release(x);
+}
+
 /* The longest x-request-id is in the answer's id whole. */
 static void test_id(void **state)
 {
@@ -507,7 +533,7 @@ int main(void)
         cmocka_unit_test(test_no_call),      cmocka_unit_test(test_offsets),
         cmocka_unit_test(test_large_answer), cmocka_unit_test(test_slow_reader),
         cmocka_unit_test(test_failures),     cmocka_unit_test(test_long_prompt),
-        cmocka_unit_test(test_id),
+        cmocka_unit_test(test_id),           cmocka_unit_test(test_error_without_memory),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -178,6 +178,27 @@ static void run_call(const char *text, size_t piece, bool closed, const char *na
     cart_call_release(&s);
 }
 
+/* A name without an end is not read again and again: after some thousand bytes the call is read once,
+ * at its end, and is a call all the same. */
+static void test_long_name(void **state)
+{
+    (void)state;
+    struct cart_call_scan s = {0};
+    struct cart_call_delta d;
+    static const char tail[] = "\", \"arguments\": {}}";
+    assert_int_equal(cart_call_push(&s, "{\"name\": \"", 10, &d, NULL), 0);
+    for (size_t i = 0; i < 100000; i++) {
+        assert_int_equal(cart_call_push(&s, "n", 1, &d, NULL), 0);
+        assert_true(s.foreign == (s.text.len > 4096));
+    }
+    assert_int_equal(cart_call_push(&s, tail, sizeof tail - 1, &d, NULL), 0);
+    assert_true(cart_call_finish(&s, true, &d));
+    assert_true(d.begun);
+    assert_int_equal(s.name.len, 100000);
+    assert_int_equal(d.n, 2);
+    cart_call_release(&s);
+}
+
 static void test_calls(void **state)
 {
     (void)state;
@@ -302,7 +323,8 @@ int main(void)
         cmocka_unit_test(test_model_name),  cmocka_unit_test(test_base_name),
         cmocka_unit_test(test_wire_string), cmocka_unit_test(test_wire_any_bytes),
         cmocka_unit_test(test_wire_real),   cmocka_unit_test(test_stops),
-        cmocka_unit_test(test_calls),       cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_calls),       cmocka_unit_test(test_long_name),
+        cmocka_unit_test(test_keys),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
