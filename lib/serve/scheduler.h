@@ -50,8 +50,7 @@ int cart_scheduler_new(struct cart_scheduler **out, const struct cart_model *m,
                        struct cart_pool *pool, const struct cart_chat *chat,
                        const struct cart_scheduler_options *opt,
                        struct cart_err *err) CART_MUST_USE;
-/* Memory that the scheduler will take beside the model with a pool of threads, in bytes: rows,
- * activations, logits, samplers, the vocabulary's trie. CART_ESYS: more than can be addressed. */
+/* Bytes that it will take beside the model and a pool of threads. CART_ESYS: more than can be. */
 int cart_scheduler_bytes(size_t *out, const struct cart_model *m,
                          const struct cart_scheduler_options *opt, size_t threads,
                          struct cart_err *err) CART_MUST_USE;
@@ -61,8 +60,7 @@ void cart_scheduler_drain(struct cart_scheduler *s);
 /* Cancels what is left (each gets its CART_EVENT_END), ends the thread. */
 void cart_scheduler_free(struct cart_scheduler *s);
 
-/* The vocabulary's trie that constraints are compiled against (engine/constraint.h); shared by all
- * threads, valid until cart_scheduler_free. */
+/* The vocabulary's trie for constraints (engine/constraint.h); for all threads, as long as s. */
 const struct cart_lexicon *cart_scheduler_lexicon(const struct cart_scheduler *s);
 size_t cart_scheduler_context(const struct cart_scheduler *s); /* rows a stream may have */
 int cart_scheduler_kv(const struct cart_scheduler *s);         /* type of its rows */
@@ -180,8 +178,7 @@ enum cart_refusal {
 int cart_scheduler_submit(struct cart_scheduler *s, const struct cart_serve_request *req,
                           uint64_t *id, enum cart_refusal *why, struct cart_err *err) CART_MUST_USE;
 
-/* From any thread, at any time, also for a request that has ended or never was: takes effect before
- * the next step. */
+/* From any thread, also for what has ended or never was: takes effect before the next step. */
 void cart_scheduler_cancel(struct cart_scheduler *s, uint64_t id);
 
 /* Since the start, or (gauges) now. A consistent snapshot as of the last step. */
