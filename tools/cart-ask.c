@@ -133,7 +133,16 @@ static int print_text(void *ctx, const char *text, size_t n, struct cart_err *er
     return 0;
 }
 
-/* What is said cannot be taken back: the model is looked at before, and again before the answer counts
+static int unchanged(const struct work *w, struct cart_err *err)
+{
+    int r = cart_model_unchanged(w->m, err);
+    if (r == 0)
+        r = cart_cartridges_unchanged((const struct cart_cartridge *const *)w->cartridges,
+                                      w->o->cartridges.n, err);
+    return r;
+}
+
+/* What is said cannot be taken back: the files are looked at before, and again before the answer counts
  * as one. */
 static int answer(struct cart_dialogue *d, const struct work *w, const char *text, size_t n,
                   struct cart_err *err)
@@ -141,11 +150,11 @@ static int answer(struct cart_dialogue *d, const struct work *w, const char *tex
     const struct options *o = w->o;
     struct cart_dialogue_answer a;
     char figures[128];
-    int r = cart_model_unchanged(w->m, err);
+    int r = unchanged(w, err);
     if (r < 0 ||
         (r = cart_dialogue_ask(d, text, n, &o->sampling, o->max_tokens, print_text, NULL, &a,
                                err)) < 0 ||
-        (r = print_text(NULL, "\n", 1, err)) < 0 || (r = cart_model_unchanged(w->m, err)) < 0)
+        (r = print_text(NULL, "\n", 1, err)) < 0 || (r = unchanged(w, err)) < 0)
         return r;
     if (a.finish == CART_FINISH_LENGTH)
         cart_log(CART_LOG_NOTICE, "the answer was cut after %zu tokens: --max-tokens allows more",
@@ -251,7 +260,7 @@ static int compare(struct work *w, struct cart_err *err)
     if (r == 0 && w->n_parts > 0)
         r = cart_comparison_ask(c, "cartridge", w->parts, w->n_parts, true, 0.0, err);
     if (r == 0)
-        r = cart_model_unchanged(w->m, err);
+        r = unchanged(w, err);
     if (r == 0 && (r = cart_comparison_print(c, terminal_width(), &out, err)) == 0)
         r = print_text(NULL, out.data, out.len, err);
     cart_buf_release(&out);

@@ -117,8 +117,8 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     cart_progress_start(&o->progress, o->common.progress, "students", 0.0);
     r = cart_eval_run(&eval, m, input, &o->eval, on_arm, o, pool, err);
     cart_progress_end(&o->progress);
-    if (r == 0)
-        r = cart_model_unchanged(m, err);
+    if (r == 0 && (r = cart_model_unchanged(m, err)) == 0)
+        r = cart_cartridges_unchanged(o->eval.cartridges, o->eval.n_cartridges, err);
     if (r == 0)
         r = write_report(o, &eval, &out, err);
 out:

@@ -315,6 +315,15 @@ bool cart_cartridge_is_intact(const struct cart_cartridge *c)
     return cart_rows_check_data(&c->priv->st, now, NULL) == 0 && strcmp(now, c->digest) == 0;
 }
 
+int cart_cartridges_unchanged(const struct cart_cartridge *const *list, size_t n,
+                              struct cart_err *err)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!cart_cartridge_is_intact(list[i]))
+            return cart_err_set(err, CART_EAGAIN, "%s: changed while it was used", list[i]->path);
+    return 0;
+}
+
 size_t cart_cartridge_parts(const struct cart_cartridge *const *list, size_t n,
                             const struct cart_kv_part **out)
 {

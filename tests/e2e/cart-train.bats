@@ -487,7 +487,7 @@ changed() {
     cat "$input" >&8 || true # who stops early closes the pipe
     exec 8>&-
     wait "$pid" || [ $? = "$status" ]
-    [ "$status" = 0 ] || { [ ! -s made ] && cart_has err 'm.gguf: changed while it was used'; }
+    [ "$status" = 0 ] || { [ ! -s made ] && grep -q '\(m.gguf\|k.st\): changed while it was used' err; }
 }
 
 in_place() { printf '\1' | dd of=m.gguf bs=1 seek=$(($(wc -c < m.gguf) - 5)) conv=notrunc 2> /dev/null; }
@@ -498,6 +498,7 @@ in_place_unseen() {
     head -c $(($(wc -c < m.gguf) / 2)) /dev/zero | dd of=m.gguf bs=64K seek=$(($(wc -c < m.gguf) / 2)) oflag=seek_bytes conv=notrunc
     touch -r then m.gguf
 } 2> /dev/null
+cartridge() { printf '\1' | dd of=k.st bs=1 seek=$(($(wc -c < k.st) - 5)) conv=notrunc 2> /dev/null; }
 in_name_only() { chmod 600 m.gguf && ln m.gguf other.gguf; }
 by_renaming() { cp m.gguf n.gguf && printf x >> n.gguf && mv n.gguf m.gguf; }
 
@@ -515,6 +516,11 @@ by_renaming() { cp m.gguf n.gguf && printf x >> n.gguf && mv n.gguf m.gguf; }
     changed 6 in_place text cart-tokenize -o x
     changed 6 in_place text cart-ask --max-tokens 2
     changed 6 in_place_unseen c.tokens cart-init -p 16 -o x
+    local command
+    for command in 'cart-eval -c k.st -o x' 'cart-ask -c k.st --max-tokens 2'; do
+        cart-train -q -p 48 --steps 1 -o k.st c.targets
+        changed 6 cartridge "$([ "${command#cart-ask}" = "$command" ] && echo c.targets || echo text)" $command
+    done
     [ -z "$(ls x* 2> /dev/null)" ]
     changed 0 in_name_only c.targets cart-train -q -p 48 --steps 2 -o x
     changed 0 by_renaming c.targets cart-train -q -p 48 --steps 2 -o x
