@@ -553,7 +553,8 @@ static int publish(struct run *t, struct cart_err *err)
     if (r < 0 || !t->saves)
         return r;
     const char *done[] = {t->part_path.data, t->state_path.data};
-    for (size_t i = 0; i < CART_COUNTOF(done); i++)
+    /* What took the name of FILE.part is another's. */
+    for (size_t i = cart_io_is_at(t->claim, done[0]) ? 0 : 1; i < CART_COUNTOF(done); i++)
         if (unlink(done[i]) < 0 && errno != ENOENT)
             return cart_err_sys(err, "%s: removing", done[i]);
     /* From here on the name may be another run's. */

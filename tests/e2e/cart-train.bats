@@ -447,6 +447,21 @@ catches() { (($(sed -n 's/^SigCgt:[[:blank:]]*/0x/p' "/proc/$1/status") >> 14 & 
 	END
 }
 
+@test "what took the name of FILE.part meanwhile stays" {
+    mkfifo p
+    cart-train -q -p 48 --steps 2 --save-every 0 -o r < p 9>&- &
+    pid=$!
+    exec 9> p
+    until [ -e r.part ]; do kill -0 $pid && sleep 0.05; done
+    mv r.part moved
+    echo other > r.part
+    cat c.targets >&9
+    exec 9>&-
+    wait $pid
+    cart-view --check r
+    cart_equal other "$(cat r.part)"
+}
+
 @test "a dry run says what it takes and writes nothing" {
     cart-train --dry-run -p 48 --steps 100 --metrics no.jsonl -o no c.targets 2> err
     cart_has err 'memory beside the model'
