@@ -175,7 +175,7 @@ begin() {
     cart_must_fail 4 cart-selfstudy -q -n 5 --chunk 16:32 --max-q 24 --max-a 40 --seed 5 --resume -o part.conv corpus.tokens 2> said
     cart_has said 'it was begun with other inputs or options: '
     cart_must_fail 4 cart-selfstudy -q ${opts/--max-a 40/--max-a 41} --resume -o part.conv corpus.tokens 2> said
-    cart_equal 'cart-selfstudy: part.conv.part: it was begun with other inputs or options: max_a: saved with 40, asked for 41' "$(cat said)"
+    cart_equal 'cart-selfstudy: part.conv.part: it was begun with other inputs or options: max_a: saved with 40, asked for 41; remove it to begin anew' "$(cat said)"
 }
 
 @test "text that spells control tokens stays text" {
