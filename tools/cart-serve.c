@@ -251,9 +251,7 @@ static int serve(struct options *o, const struct cart_model *m, struct cart_pool
     if (cart_model_chat(m, &chat, &no_chat) < 0)
         cart_log(CART_LOG_WARNING, "%s; chat requests will be refused", no_chat.msg);
     int r = cart_scheduler_new(&scheduler, m, pool, chat, so, err);
-    if (r == 0)
-        r = cart_serve_new(&s, m, registry, scheduler, &opt, err);
-    if (r == 0) {
+    if (r == 0 && (r = cart_serve_new(&s, m, registry, scheduler, &opt, err)) == 0) {
         serving = s;
         catch_signals();
         announce(o, s, registry, name);
