@@ -3,11 +3,12 @@
 #   make -f pipelines/cartridge.mk MODEL=model.gguf DOCS=docs OUT=out
 #   make -f pipelines/cartridge.mk -j 4 SHARDS=4 ...     the same bytes, made by four processes
 #
-# Variables: MODEL ($CART_MODEL)  DOCS (files, directories, archives, patterns, with blanks between)  OUT (out)
+# Variables: MODEL ($CART_MODEL)  DOCS (no default: files, directories, archives, patterns, with blanks between)  OUT (out)
 # P rows (256, or all where the corpus has fewer)  N conversations (200)  HELDOUT (8)
 # STEPS (0: four passes over the conversations)  SEED (0)  SHARDS (1)  QUESTIONS (JSONL for cart-eval)
 # options of single stages: SELFSTUDY_OPTS TEACHER_OPTS TRAIN_OPTS EVAL_OPTS.
 # OUT remembers all but MODEL: those that a later call does not give stay as they were, and what differs is made anew.
+# Documents that were touched, or came and went, are read again; where the corpus is the same, all after it stays.
 # Goals: all (the cartridge), eval (the evaluation table), clean (removes what the others made in OUT), help (this).
 # Under -j the tools take their threads from make: together they never run more than it was given. Without it each uses
 # all cores, one after the other.
@@ -17,7 +18,7 @@ REMEMBERED := DOCS P N HELDOUT STEPS SEED SHARDS QUESTIONS SELFSTUDY_OPTS TEACHE
 -include $(OUT)/variables.mk
 
 MODEL   ?= $(CART_MODEL)
-DOCS    ?= docs
+DOCS    ?=
 P       ?=
 N       ?= 200
 HELDOUT ?= 8
@@ -29,6 +30,14 @@ BIN     ?= $(if $(CART_BIN),$(CART_BIN)/)
 
 # One word for the shell, whatever it holds.
 quote = '$(subst ','\'',$(1))'
+# A variable that this file does not know is a slip of the pen. Below another make, it may be one of that make's.
+KNOWN   := MODEL OUT BIN CART_MODEL CART_BIN $(REMEMBERED)
+unknown = $(error $(1): no such variable: expected \
+    $(or $(filter $(shell echo $(call quote,$(1)) | tr a-z A-Z),$(KNOWN)),one of MODEL OUT $(REMEMBERED)))
+ifeq ($(MAKELEVEL),0)
+$(foreach v,$(.VARIABLES),$(if $(filter command line,$(origin $(v))),$(if $(filter $(v),$(KNOWN)),,$(call unknown,$(v)))))
+endif
+
 # The letters of make's own options: -n, -q and -t change nothing, so they may not run a recipe marked with +.
 LETTERS := $(filter-out -%,$(firstword $(MAKEFLAGS)))
 idle    := $(findstring n,$(LETTERS))$(findstring q,$(LETTERS))$(findstring t,$(LETTERS))
@@ -71,6 +80,9 @@ else
 ifeq ($(strip $(MODEL)),)
 $(error MODEL=file.gguf: not set, and neither is CART_MODEL)
 endif
+ifeq ($(strip $(DOCS)),)
+$(error DOCS=folder: not set, and $(OUT) remembers none)
+endif
 # No tool takes a name for an option.
 INPUTS := $(patsubst -%,./-%,$(foreach d,$(DOCS),$(or $(wildcard $(d)),$(d))))
 $(foreach d,$(INPUTS),$(if $(shell test -e $(call quote,$(d)) || echo none),$(error \
@@ -111,9 +123,12 @@ all: $(OUT)/cartridge.safetensors
 # The documents as names, sizes and times: one that is gone, new or changed remakes the corpus, whatever its name.
 documents := $(shell find -H $(NAMES) -type f -printf '%p %s %T@\n' 2>/dev/null | sort | cksum)
 
+# A corpus of the same bytes stays, with its time, so that nothing after it is made anew; that its settings, which no other
+# stage reads, are no newer says that it belongs to them.
 $(OUT)/corpus.tokens: $(call settings,tokenize,$(MODEL) $(DOCS) $(documents))
-	$(RUN)$(BIN)cart-tokenize -m $(MODEL_NAME) -o $@ $(NAMES)
-	$(if $(P),$(BIN)cart-init -m $(MODEL_NAME) -p $(P) --dry-run $@)
+	$(RUN)$(BIN)cart-tokenize -m $(MODEL_NAME) -o $@.new $(NAMES)
+	$(if $(P),$(BIN)cart-init -m $(MODEL_NAME) -p $(P) --dry-run $@.new)
+	@if cmp -s $@.new $@; then rm -f $@.new && touch -r $@ $<; else mv -f $@.new $@; fi
 
 $(OUT)/shards/%-of-$(SHARDS).conv: $(OUT)/corpus.tokens \
     $(call settings,selfstudy,$(N) $(HELDOUT) $(SEED) $(SELFSTUDY_OPTS))

@@ -27,8 +27,15 @@ mk() {
     cart_equal "$(cd "$CART_ROOT/man" && ls *.[157])" "$(cd "$root/share/man" && ls man1 man5 man7 | grep -E '\.[157]$' | LC_ALL=C sort)"
     [ -f "$root/share/cart/pipelines/cartridge.mk" ]
     [ -x "$root/share/cart/examples/demo.sh" ]
+    # What somebody else put there stays, and with it the folders it is in.
+    echo mine > "$root/share/cart/examples/manual/notes.md"
     mk DESTDIR="$PWD/my dest" PREFIX=/opt/cart uninstall
-    cart_equal '' "$(find 'my dest' ! -type d)"
+    cart_equal "$root/share/cart/examples/manual/notes.md" "$(find 'my dest' ! -type d)"
+    cart_equal "$root $root/share $root/share/cart $root/share/cart/examples $root/share/cart/examples/manual" \
+        "$(find "$root" -type d | sort | xargs -d '\n')"
+    rm "$root/share/cart/examples/manual/notes.md"
+    mk DESTDIR="$PWD/my dest" PREFIX=/opt/cart uninstall
+    cart_equal '' "$(find "$root" 2> /dev/null)" 'what uninstall leaves'
 }
 
 @test "make -n shows and touches nothing; a mode that does not exist is named" {

@@ -160,6 +160,17 @@ run_whole() {
     touch stamp
     mk
     [ -z "$(find out -newer stamp -type f)" ]
+    # Touched documents, and one that is read for nothing, are looked at again; what was made of them stays.
+    touch docs/*
+    printf '\0\0' > docs/x.bin
+    mk -n > plan
+    cart_has plan 'cart-tokenize'
+    mk 2> words
+    cart_has words 'x.bin'
+    cart_equal '' "$(find out -newer stamp -type f)" 'what was made anew'
+    mk -q
+    mk
+    [ -z "$(find out -newer stamp -type f)" ]
     cart_must_fail 2 mk OUT='my out'
     [ ! -e my ]
     cart_must_fail 2 mk clean OUT='out docs'
@@ -187,6 +198,15 @@ run_whole() {
     mk -q OUT=out
     CART_MODEL= mk clean OUT=out
     cart_equal 'out/notes.txt' "$(find out -type f)"
+    # Nothing is taken for granted: neither a folder of that name nor a variable that is not one.
+    cart_must_fail 2 make -f "$CART_ROOT/pipelines/cartridge.mk" OUT=new 2> words
+    cart_has words 'DOCS=folder: not set'
+    cart_must_fail 2 env -u MAKELEVEL -u MAKEFLAGS make -n -f "$CART_ROOT/pipelines/cartridge.mk" DOCS=docs OUT=new n=99 2> words
+    cart_has words 'n: no such variable: expected N'
+    cart_must_fail 2 env -u MAKELEVEL -u MAKEFLAGS make -n -f "$CART_ROOT/pipelines/cartridge.mk" DOCS=docs OUT=new FOO=1 2> words
+    cart_has words 'FOO: no such variable: expected one of MODEL OUT DOCS'
+    MAKELEVEL=1 make -n -f "$CART_ROOT/pipelines/cartridge.mk" DOCS=docs OUT=new FOO=1 > plan
+    [ ! -e new ]
     cart_must_fail 2 mk clean all OUT=out 2> words
     cart_has words 'clean and help: give them alone'
     for bad in '' 'a:b' 'a%b' 'a#b' "a'b" 'a;b' 'a*' '-a'; do
