@@ -74,7 +74,7 @@ static void say(enum cart_log_level level, const char *text)
 /* The context turn over all documents of --text. */
 static int read_text(struct work *w, struct cart_err *err)
 {
-    struct cart_docs_words words = {.say = say};
+    struct cart_docs_words words = {.say = say, .brief = w->o->common.verbose == 0};
     const struct cart_docs_options o = {.report = cart_docs_words_note, .report_ctx = &words};
     struct cart_docs *docs = NULL;
     size_t tokens;
@@ -125,9 +125,36 @@ static int put_text_in_context(struct work *w, struct cart_err *err)
 
 /* ---- one answer, or a chat ---- */
 
+/* The end of an answer, by which one that goes round in circles is known. */
+struct tail {
+    char text[240];
+    size_t n;
+};
+
+static void tail_add(struct tail *t, const char *text, size_t n)
+{
+    size_t take = n < sizeof t->text ? n : sizeof t->text;
+    size_t keep = t->n + take <= sizeof t->text ? t->n : sizeof t->text - take;
+    memmove(t->text, t->text + t->n - keep, keep);
+    memcpy(t->text + keep, text + n - take, take);
+    t->n = keep + take;
+}
+
+/* Whether the last bytes are the same piece, three times and 24 bytes at least. */
+static bool tail_repeats(const struct tail *t)
+{
+    for (size_t piece = 1; 3 * piece <= t->n; piece++) {
+        size_t n = 3 * piece < 24 ? 24 : 3 * piece;
+        if (n <= t->n && memcmp(t->text + t->n - n, t->text + t->n - n + piece, n - piece) == 0)
+            return true;
+    }
+    return false;
+}
+
 static int print_text(void *ctx, const char *text, size_t n, struct cart_err *err)
 {
-    (void)ctx;
+    if (ctx != NULL)
+        tail_add(ctx, text, n);
     if (fwrite(text, 1, n, stdout) != n || fflush(stdout) != 0)
         return cart_err_sys(err, "standard output");
     return 0;
@@ -149,16 +176,17 @@ static int answer(struct cart_dialogue *d, const struct work *w, const char *tex
 {
     const struct options *o = w->o;
     struct cart_dialogue_answer a;
+    struct tail tail = {.n = 0};
     char figures[128];
     int r = unchanged(w, err);
     if (r < 0 ||
-        (r = cart_dialogue_ask(d, text, n, &o->sampling, o->max_tokens, print_text, NULL, &a,
+        (r = cart_dialogue_ask(d, text, n, &o->sampling, o->max_tokens, print_text, &tail, &a,
                                err)) < 0 ||
         (r = print_text(NULL, "\n", 1, err)) < 0 || (r = unchanged(w, err)) < 0)
         return r;
     if (a.finish == CART_FINISH_LENGTH)
-        cart_log(CART_LOG_NOTICE, "the answer was cut after %zu tokens: --max-tokens allows more",
-                 a.tokens);
+        cart_log(CART_LOG_NOTICE, "the answer was cut after %zu tokens: %s", a.tokens,
+                 tail_repeats(&tail) ? "it repeats itself" : "--max-tokens allows more");
     cart_comparison_figures(&a, figures, sizeof figures);
     cart_log(CART_LOG_INFO, "%s", figures);
     return 0;

@@ -34,6 +34,9 @@ static int dry_run(const struct options *o, const struct cart_model *m, struct c
                  (double)(need.memory + cart_corpus_bytes(corpus)) / MiB, (double)need.disk / MiB,
                  o->equiv.dir,
                  (double)need.reads / rates.prefill + (double)need.decodes / rates.decode);
+    char busy[256];
+    if (r == 0 && cart_busy_words(rates.share, busy, sizeof busy))
+        cart_log(CART_LOG_NOTICE, "%s", busy);
     cart_engine_free(e);
     return r;
 }

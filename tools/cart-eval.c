@@ -3,6 +3,7 @@
 #include "base/io.h"
 #include "base/opt.h"
 #include "base/pool.h"
+#include "study/estimate.h"
 #include "study/eval.h"
 #include "tensor/matmul.h"
 
@@ -67,6 +68,9 @@ static int dry_run(const struct options *o, const struct cart_model *m, const ch
     cart_log(CART_LOG_NOTICE,
              "memory beside the model: about %.0f MiB; disk: the report; time: about %.0f s",
              (double)need.memory / 1048576.0, need.seconds);
+    char busy[256];
+    if (cart_busy_words(need.share, busy, sizeof busy))
+        cart_log(CART_LOG_NOTICE, "%s", busy);
     for (char *line = need.notes.data, *end; line && (end = strchr(line, '\n')); line = end + 1)
         cart_log(CART_LOG_NOTICE, "%.*s", (int)(end - line), line);
     cart_buf_release(&need.notes);

@@ -1,8 +1,8 @@
 /* cart-init: reads a token stream, writes a cartridge with zero training. */
-#include "base/clock.h"
 #include "base/io.h"
 #include "base/opt.h"
 #include "base/pool.h"
+#include "study/estimate.h"
 #include "study/init.h"
 #include "tensor/matmul.h"
 
@@ -53,8 +53,10 @@ static int save(const struct options *o, const struct cart_model *m, const struc
 
 /* The rows are made all the same: that is what takes the time. */
 static void dry_run(const struct cart_model *m, const struct cart_corpus *corpus,
-                    const struct cart_init *init, double seconds)
+                    const struct cart_init *init, const struct cart_lap *lap)
 {
+    double share = 1.0, seconds = cart_lap_end(lap, &share);
+    char busy[256];
     const double MiB = 1048576.0;
     cart_log(
         CART_LOG_NOTICE,
@@ -64,6 +66,8 @@ static void dry_run(const struct cart_model *m, const struct cart_corpus *corpus
         (double)(cart_init_bytes(m, init->rows.p, init->rows.frozen) + cart_corpus_bytes(corpus)) /
             MiB,
         (double)((init->rows.n + init->rows.n_sink) * sizeof(float)) / MiB, seconds);
+    if (cart_busy_words(share, busy, sizeof busy))
+        cart_log(CART_LOG_NOTICE, "%s", busy);
 }
 
 static int run(struct options *o, const char *input, struct cart_err *err)
@@ -84,13 +88,14 @@ static int run(struct options *o, const char *input, struct cart_err *err)
         (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
         (r = cart_corpus_open(&corpus, &in, input, m, err)) < 0)
         goto out;
-    double start = cart_clock_now();
+    struct cart_lap lap;
+    cart_lap_begin(&lap, cart_pool_threads(pool));
     if ((r = cart_init_make(&init, m, &o->init, &corpus, pool, warning, sizeof warning, err)) < 0)
         goto out;
     if (warning[0])
         cart_log(CART_LOG_WARNING, "%s: %s", o->init.init, warning);
     if (o->common.dry_run)
-        dry_run(m, &corpus, &init, cart_clock_now() - start);
+        dry_run(m, &corpus, &init, &lap);
     else
         r = save(o, m, &init, &corpus, cart_stream_head(in), &out, err);
 out:

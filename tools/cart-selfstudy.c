@@ -9,6 +9,7 @@
 #include "study/stage.h"
 #include "study/teacher.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,31 +39,6 @@ struct work {
     struct cart_progress progress;
 };
 
-/* "A:B" or "A/B" with 1 <= A <= B. */
-static int parse_pair(const char *text, char mark, size_t max, size_t *a, size_t *b,
-                      const char *option, struct cart_err *err)
-{
-    unsigned long long v[2] = {0, 0};
-    const char *at = text;
-
-    for (int i = 0; i < 2; i++) {
-        char *end = NULL;
-        if (*at >= '0' && *at <= '9')
-            v[i] = strtoull(at, &end, 10);
-        if (end == NULL || *end != (i == 0 ? mark : '\0') || v[i] == 0 || v[i] > max)
-            return cart_err_set(err, CART_EUSAGE,
-                                "%s: expected A%cB with 1 <= A <= B <= %zu, found %s", option, mark,
-                                max, text);
-        at = end + 1;
-    }
-    if (v[0] > v[1])
-        return cart_err_set(err, CART_EUSAGE, "%s: expected A%cB with A <= B, found %s", option,
-                            mark, text);
-    *a = (size_t)v[0];
-    *b = (size_t)v[1];
-    return 0;
-}
-
 static int check(struct options *o, struct cart_err *err)
 {
     struct cart_plan_options *p = &o->study.plan;
@@ -72,10 +48,10 @@ static int check(struct options *o, struct cart_err *err)
 
     if (o->resume && cart_io_is_direct(o->common.output))
         return cart_err_set(err, CART_EUSAGE, "--resume: expected a file to go on with: -o FILE");
-    if ((r = parse_pair(o->chunk, ':', 1 << 20, &p->chunk_min, &p->chunk_max, "--chunk", err)) <
+    if ((r = cart_opt_pair(o->chunk, ':', 1 << 20, &p->chunk_min, &p->chunk_max, "--chunk", err)) <
             0 ||
         (o->shard != NULL &&
-         (r = parse_pair(o->shard, '/', 1 << 20, &i, &shards, "--shard", err)) < 0) ||
+         (r = cart_opt_pair(o->shard, '/', 1 << 20, &i, &shards, "--shard", err)) < 0) ||
         (r = cart_seed_weights_parse(p->weights, o->seed_types, err)) < 0)
         return r;
     p->context = (enum cart_context_choice)o->context;
@@ -157,20 +133,40 @@ static int make_head(struct work *w, struct cart_err *err)
 
 /* ---- reports ---- */
 
+/* Where a token of the corpus is in fewer chunks, a user is told how many conversations are the rule. */
+#define SEVERAL 4.0
+
+/* Whether the documents are chat prompts that cart-tokenize rendered: no text to ask about. */
+static bool are_prompts(const json_t *head)
+{
+    const json_t *stage = json_array_get(json_object_get(head, "history"), 0);
+    return json_is_true(json_object_get(json_object_get(stage, "options"), "chat"));
+}
+
 static int report_plan(struct work *w, struct cart_err *err)
 {
     const struct options *o = w->o;
     size_t held_out = o->study.plan.held_out;
-    double share;
-    int r = cart_plan_coverage(w->plan, held_out, o->total, &share, err);
+    double share, times;
+    int r = cart_plan_coverage(w->plan, held_out, o->total, &share, &times, err);
 
     if (r < 0)
         return r;
+    if (are_prompts(cart_stream_head(w->in)))
+        cart_log(CART_LOG_WARNING,
+                 "%s: the documents are chat prompts, of cart-tokenize --chat: a corpus is made "
+                 "without that",
+                 cart_stream_name(w->in));
     cart_log(CART_LOG_NOTICE,
              "%zu document%s, %zu tokens; the chunks of %zu training conversation%s cover %.1f %% "
-             "of them",
+             "of them, each %.1f times on average",
              w->corpus.n_docs, CART_S(w->corpus.n_docs), w->corpus.tokens, o->n, CART_S(o->n),
-             100 * share);
+             100 * share, times);
+    if (times > 0 && times < SEVERAL)
+        cart_log(CART_LOG_NOTICE,
+                 "that is few: -n %.0f would cover each %.0f times; the rule of cart-selfstudy(1) "
+                 "for a small corpus, one for every 10 tokens, is -n %zu",
+                 ceil((double)o->n * SEVERAL / times), SEVERAL, (w->corpus.tokens + 9) / 10);
     if (held_out > 0 && cart_plan_regions(w->plan) > 0)
         cart_log(CART_LOG_NOTICE, "%zu held-out conversation%s on %zu stretch%s kept from training",
                  held_out, CART_S(held_out), cart_plan_regions(w->plan),
@@ -232,6 +228,9 @@ static int dry_run(struct work *w, struct cart_err *err)
              n * (o->targets ? 9000 : 2000) / 1048576.0,
              work.read / rates.prefill + work.written / rates.decode, n, work.spoken, work.read,
              rates.prefill, work.written, rates.decode);
+    char busy[256];
+    if (cart_busy_words(rates.share, busy, sizeof busy))
+        cart_log(CART_LOG_NOTICE, "%s", busy);
     return 0;
 }
 
@@ -278,8 +277,10 @@ static int study(struct work *w, struct cart_err *err)
     }
     cart_progress_end(&w->progress);
     if (r == 1)
-        r = cart_err_set(err, CART_EAGAIN, "stopped after %zu conversation%s",
-                         w->stage.conversations, CART_S(w->stage.conversations));
+        r = cart_err_set(err, CART_EAGAIN,
+                         "stopped after %zu conversation%s; %zu more under way are lost",
+                         w->stage.conversations, CART_S(w->stage.conversations),
+                         cart_selfstudy_counts(w->study)->lost);
     return r;
 }
 

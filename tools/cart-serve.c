@@ -23,7 +23,6 @@ struct options {
     bool allow_other_weights, no_tcp;
     int log_format; /* 0 text, 1 JSON */
 };
-
 static struct cart_serve *volatile serving;
 
 static void on_signal(int sig)
@@ -302,7 +301,9 @@ static int run(struct options *o, struct cart_err *err)
         cart_log(CART_LOG_NOTICE,
                  "%s: would serve it with %zu cartridge%s (%.1f MiB of rows, mapped)", name,
                  c.cartridges, CART_S(c.cartridges), (double)c.bytes / 1048576.0);
-        cart_log(CART_LOG_NOTICE, "memory beside the model: %.1f MiB", (double)bytes / 1048576.0);
+        cart_log(CART_LOG_NOTICE,
+                 "memory beside the model: %.1f MiB at most, as rows are used (less: --kv, --ctx)",
+                 (double)bytes / 1048576.0);
         goto out;
     }
     if ((r = cart_pool_new(&pool, o->common.jobs, err)) == 0)

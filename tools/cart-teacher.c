@@ -140,6 +140,9 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
                  1048576.0);
     cart_log(CART_LOG_NOTICE, "disk: about %.1f MiB; time: about %.0f s",
              (double)(n * 1500 + ids * 4 + rows * 90) / 1048576.0, (double)ids / rates.prefill);
+    char busy[256];
+    if (cart_busy_words(rates.share, busy, sizeof busy))
+        cart_log(CART_LOG_NOTICE, "%s", busy);
     return 0;
 }
 

@@ -4,6 +4,7 @@
 #include "base/io.h"
 #include "base/opt.h"
 #include "base/pool.h"
+#include "study/estimate.h"
 #include "study/train.h"
 #include "tensor/matmul.h"
 
@@ -57,6 +58,9 @@ static void on_plan(void *ctx, const struct cart_train_plan *p)
              (double)p->spool_bytes * MIB);
     cart_log(CART_LOG_NOTICE, "time: about %.0f s (%.2f s a step, %.2f s an evaluation)",
              steps * p->step_seconds + evals * p->eval_seconds, p->step_seconds, p->eval_seconds);
+    char busy[256];
+    if (cart_busy_words(p->share, busy, sizeof busy))
+        cart_log(CART_LOG_NOTICE, "%s", busy);
 }
 
 static void on_step(void *ctx, const struct cart_train_report *r)

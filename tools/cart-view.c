@@ -89,6 +89,26 @@ static int view(const struct cart_input *in, bool data, int fd, const char *out,
     }
 }
 
+/* The fingerprints of a model that lies in a file, as those of what was made with it are shown. */
+static int summarise_fingerprints(const struct cart_input *in, struct cart_buf *lines,
+                                  struct cart_err *err)
+{
+    struct cart_err why = {0};
+    struct cart_model *m = NULL;
+    json_t *fp;
+    int r;
+
+    if (in->map.data == NULL)
+        return 0;
+    if ((r = cart_model_open(&m, in->name, NULL, &why)) < 0)
+        return r == CART_ESYS ? cart_err_set(err, r, "%s", why.msg) : 0;
+    fp = cart_fingerprints_json(&m->fp);
+    r = fp ? cart_summary_model(lines, fp, "", err) : cart_err_memory(err, "fingerprints", 0);
+    json_decref(fp);
+    cart_model_close(m);
+    return r;
+}
+
 /* The few lines for people. */
 static int summarise(const struct cart_input *in, struct cart_buf *lines, struct cart_err *err)
 {
@@ -107,7 +127,8 @@ static int summarise(const struct cart_input *in, struct cart_buf *lines, struct
         return r;
     case CART_SNIFF_GGUF:
         if ((r = cart_gguf_parse(&g, in->bytes, in->size, in->name, err)) == 0) {
-            r = cart_model_summary(lines, g, in->name, err);
+            if ((r = cart_model_summary(lines, g, in->name, err)) == 0)
+                r = summarise_fingerprints(in, lines, err);
             cart_gguf_close(g);
         }
         return r;

@@ -66,6 +66,30 @@ bool cart_opt_whole(const char *text, uint64_t *out)
     return parse_whole(text, true, out);
 }
 
+int cart_opt_pair(const char *text, char mark, size_t max, size_t *a, size_t *b, const char *option,
+                  struct cart_err *err)
+{
+    unsigned long long v[2] = {0, 0};
+    const char *at = text;
+
+    for (int i = 0; i < 2; i++) {
+        char *end = NULL;
+        if (*at >= '0' && *at <= '9')
+            v[i] = strtoull(at, &end, 10);
+        if (end == NULL || *end != (i == 0 ? mark : '\0') || v[i] == 0 || v[i] > max)
+            return cart_err_set(err, CART_EUSAGE,
+                                "%s: expected A%cB with 1 <= A <= B <= %zu, found %s", option, mark,
+                                max, text);
+        at = end + 1;
+    }
+    if (v[0] > v[1])
+        return cart_err_set(err, CART_EUSAGE, "%s: expected A%cB with A <= B, found %s", option,
+                            mark, text);
+    *a = (size_t)v[0];
+    *b = (size_t)v[1];
+    return 0;
+}
+
 static int set_whole(const struct cart_opt *o, const char *given, const char *text,
                      struct cart_err *err)
 {

@@ -53,6 +53,10 @@ struct cart_opt {
  * False: it is none, or too large. */
 bool cart_opt_whole(const char *text, uint64_t *out);
 
+/* Two numbers inside the value of an option: "A:B" or "A/B", by mark, with 1 <= A <= B <= max. */
+int cart_opt_pair(const char *text, char mark, size_t max, size_t *a, size_t *b, const char *option,
+                  struct cart_err *err) CART_MUST_USE;
+
 /* Options that every tool has: -h --help, -V --version, -q --quiet, -v --verbose, -o --output FILE,
  * -j --jobs N, --progress MODE, -z --compress LEVEL, --dry-run, -m --model FILE ($CART_MODEL),
  * --kernels auto|blas, --precision f32|bf16. A tool that does not use one of the maskable ones

@@ -24,7 +24,7 @@ void cart_docs_words_note(void *ctx, const struct cart_docs_note *n)
 
     if (named && w->named == 1)
         snprintf(w->first, sizeof w->first, "%s: %s", n->path, n->detail);
-    say(w, named ? CART_LOG_WARNING : CART_LOG_INFO, "%s: %s%s", n->path,
+    say(w, named && !w->brief ? CART_LOG_WARNING : CART_LOG_INFO, "%s: %s%s", n->path,
         duplicate ? "" : "passed over: ", n->detail);
 }
 
@@ -43,7 +43,7 @@ int cart_docs_words_end(const struct cart_docs_words *w, const struct cart_docs_
         CART_S(stats->documents), (unsigned long long)stats->bytes, (unsigned long long)tokens);
     if (n > 0)
         say(w, CART_LOG_NOTICE, "passed over %zu: %s%s", n, skipped,
-            w->named > CART_DOCS_NAMED_MAX ? " (-v names them all)" : "");
+            w->named > (w->brief ? 0 : CART_DOCS_NAMED_MAX) ? " (-v names them all)" : "");
     if (stats->noted[CART_DOCS_DUPLICATE] > 0)
         say(w, CART_LOG_INFO, "%zu hold the same bytes as an earlier one",
             stats->noted[CART_DOCS_DUPLICATE]);

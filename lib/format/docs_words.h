@@ -16,6 +16,7 @@ typedef void cart_docs_say_fn(enum cart_log_level level, const char *text);
 
 struct cart_docs_words {
     cart_docs_say_fn *say;
+    bool brief;      /* all of them as INFO: where documents are not what the tool is about */
     size_t named;    /* of the documents passed over */
     char first[400]; /* what was said of the first of them */
 };

@@ -372,7 +372,10 @@ static int read_header(struct cursor *c, struct cart_gguf *g, uint64_t *n_tensor
     }
     if (what != CART_SNIFF_GGUF)
         return fail(c, what == CART_SNIFF_EMPTY ? CART_ETRUNC : CART_EFORMAT,
-                    "expected a GGUF file, found %s", cart_sniff_name(what));
+                    "expected a GGUF file, found %s%s", cart_sniff_name(what),
+                    what == CART_SNIFF_SAFETENSORS
+                        ? " (a cartridge goes with -c, weights by the name of their directory)"
+                        : "");
     c->off = 4;
     uint32_t version;
     if ((r = take_u32(c, &version, "version")) < 0)

@@ -1,16 +1,51 @@
 #include "study/estimate.h"
 
 #include "base/clock.h"
+#include "base/cpu.h"
+#include "base/pool.h"
 #include "model/head.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #define STEPS 4
 #define PROMPT ((size_t)256)
+#define FIRST ((size_t)64) /* tokens of a first try */
+#define ENOUGH 1.0         /* seconds after which no more is tried */
+#define INSTANT 0.05       /* a lap too short to tell how busy the machine is */
+
+void cart_lap_begin(struct cart_lap *l, size_t threads)
+{
+    size_t cpus = cart_cpu_count();
+    *l = (struct cart_lap){cart_clock_now(), cart_clock_cpu(),
+                           (double)(threads < cpus ? threads : cpus)};
+}
+
+double cart_lap_end(const struct cart_lap *l, double *share)
+{
+    double wall = cart_clock_now() - l->wall;
+    double each = (cart_clock_cpu() - l->cpu) / l->threads;
+    double ran = wall >= INSTANT ? each / wall : 1.0;
+
+    *share = ran < *share ? ran : *share;
+    return ran < CART_BUSY_SHARE ? each : wall;
+}
+
+bool cart_busy_words(double share, char *out, size_t cap)
+{
+    if (share >= CART_BUSY_SHARE)
+        return false;
+    snprintf(
+        out, cap,
+        "the machine is busy, or its disk slow: while this was measured the threads ran %.0f %% "
+        "of the time; the time said is that of an idle machine",
+        100.0 * share);
+    return true;
+}
 
 static int time_decode(struct cart_engine *e, const struct cart_kv_part *part,
                        struct cart_session *sessions, struct cart_span *spans, size_t streams,
-                       float *rows, double *seconds, struct cart_err *err)
+                       float *rows, struct cart_rates *out, struct cart_err *err)
 {
     static const uint32_t id = 0;
     const struct cart_model *m = cart_engine_model(e);
@@ -22,15 +57,32 @@ static int time_decode(struct cart_engine *e, const struct cart_kv_part *part,
             return r;
     }
     double start = cart_clock_now();
-    for (size_t step = 0; step < STEPS; step++) {
+    size_t step = 0;
+    struct cart_lap lap;
+    cart_lap_begin(&lap, cart_pool_threads(cart_engine_pool(e)));
+    for (; step < STEPS && cart_clock_now() - start < ENOUGH; step++) {
         for (size_t i = 0; i < streams; i++)
             spans[i] = (struct cart_span){&id, 1, cart_session_kv(&sessions[i]), NULL, 1};
         if ((r = cart_engine_forward(e, spans, streams, rows, err)) < 0)
             return r;
         cart_head_logits(m, rows, streams, logits, cart_engine_pool(e));
     }
-    *seconds = cart_clock_now() - start;
+    double seconds = cart_lap_end(&lap, &out->share);
+    out->decode = (double)(streams * step) / (seconds > 0 ? seconds : 1e-9);
     return 0;
+}
+
+/* Reads n tokens; the prefix is the caller's to release. */
+static int time_prompt(struct cart_engine *e, const uint32_t *ids, size_t n,
+                       struct cart_prefix **prefix, struct cart_rates *out, struct cart_err *err)
+{
+    struct cart_lap lap;
+
+    cart_lap_begin(&lap, cart_pool_threads(cart_engine_pool(e)));
+    int r = cart_prefix_acquire(e, ids, n, prefix, err);
+    double seconds = cart_lap_end(&lap, &out->share);
+    out->prefill = (double)n / (seconds > 0 ? seconds : 1e-9);
+    return r;
 }
 
 int cart_estimate_rates(struct cart_engine *e, size_t streams, struct cart_rates *out,
@@ -45,7 +97,6 @@ int cart_estimate_rates(struct cart_engine *e, size_t streams, struct cart_rates
     float *rows = calloc(streams, (m->D + m->V) * sizeof *rows);
     uint32_t *ids = calloc(n, sizeof *ids);
     struct cart_prefix *prefix = NULL;
-    double seconds = 0;
     int r;
 
     if (sessions == NULL || spans == NULL || rows == NULL || ids == NULL) {
@@ -54,13 +105,16 @@ int cart_estimate_rates(struct cart_engine *e, size_t streams, struct cart_rates
     }
     for (size_t i = 0; i < n; i++)
         ids[i] = (uint32_t)(i % m->V);
+    out->share = 1.0;
     double start = cart_clock_now();
-    if ((r = cart_prefix_acquire(e, ids, n, &prefix, err)) < 0)
-        goto out;
-    double prefill = cart_clock_now() - start;
-    r = time_decode(e, cart_prefix_part(prefix), sessions, spans, streams, rows, &seconds, err);
-    out->prefill = (double)n / (prefill > 0 ? prefill : 1e-9);
-    out->decode = (double)(streams * STEPS) / (seconds > 0 ? seconds : 1e-9);
+    r = time_prompt(e, ids, n < FIRST ? n : FIRST, &prefix, out, err);
+    if (r == 0 && n > FIRST && cart_clock_now() - start < ENOUGH) {
+        cart_prefix_release(e, prefix);
+        prefix = NULL;
+        r = time_prompt(e, ids, n, &prefix, out, err);
+    }
+    if (r == 0)
+        r = time_decode(e, cart_prefix_part(prefix), sessions, spans, streams, rows, out, err);
 out:
     for (size_t i = 0; sessions != NULL && i < streams; i++)
         cart_session_release(&sessions[i]);

@@ -8,13 +8,31 @@
 #include "study/corpus.h"
 #include "study/plan.h"
 
+/* A stretch of work, timed beside other programs. */
+struct cart_lap {
+    double wall, cpu; /* clocks at its beginning */
+    double threads;   /* that can run at a time */
+};
+void cart_lap_begin(struct cart_lap *l, size_t threads);
+/* The seconds since begin: by the wall clock, or, where the threads ran for less than
+ * CART_BUSY_SHARE of those, the CPU time that each took, which is the time on an idle machine.
+ * *share: lowered to the share of the time for which they ran; begin it with 1. */
+double cart_lap_end(const struct cart_lap *l, double *share);
+
+#define CART_BUSY_SHARE 0.75
+
+/* What to say to a user of times measured with that share; false: nothing. */
+bool cart_busy_words(double share, char *out, size_t cap);
+
 struct cart_rates {
     double prefill; /* tokens a second, one stream */
     double decode;  /* tokens a second over all streams together, logits included */
+    double share;   /* as cart_lap_end has it */
 };
 
-/* Runs one prompt of at most 256 tokens (fewer where the model's context is shorter) and some
- * decode steps of `streams` streams behind it. Takes about a second on the models of the demo. */
+/* Runs one prompt of at most 256 tokens (fewer where the model's context is shorter, or time runs
+ * away) and some decode steps of `streams` streams behind it. Takes about a second on the models of
+ * the demo, a few on a busy machine. */
 int cart_estimate_rates(struct cart_engine *e, size_t streams, struct cart_rates *out,
                         struct cart_err *err) CART_MUST_USE;
 

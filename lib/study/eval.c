@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "study/context.h"
+#include "study/estimate.h"
 #include "study/evaluate.h"
 #include "study/init.h"
 #include "token/chat.h"
@@ -13,6 +14,7 @@
 
 #define EVAL_TOKENS ((size_t)1024)
 #define TIMED_TOKENS ((size_t)256) /* of each student, to know its time */
+#define TIMED_SECONDS 3.0          /* of all; the others are taken to be as slow as the last */
 
 /* What one arm measured, item by item, for the paired differences. */
 struct samples {
@@ -41,6 +43,7 @@ struct eval_run {
     size_t bare, untrained;      /* arms; SIZE_MAX: not in the table */
     struct cart_eval_need *need; /* counts and times, judges nothing; or NULL */
     double read_seconds;         /* a token, of the bare model; for need */
+    double each, timed;          /* a token, of the student timed last; in all; for need */
     cart_eval_progress_fn *progress;
     void *ctx;
 };
@@ -190,17 +193,23 @@ static int time_arm(struct eval_run *e, const struct cart_kv_part *const *parts,
                     struct cart_err *err)
 {
     size_t n = 0, tokens = 0;
+    int r = 0;
     while (n < e->n && tokens < TIMED_TOKENS)
         tokens += e->convs[n++]->T;
-    double start = cart_clock_now();
-    int r = cart_evaluator_targets(e->evaluator, parts, n_parts,
+    if (e->timed < TIMED_SECONDS) {
+        struct cart_lap lap;
+        double start = cart_clock_now();
+        cart_lap_begin(&lap, cart_pool_threads(e->pool));
+        r = cart_evaluator_targets(e->evaluator, parts, n_parts,
                                    (const struct cart_conversation *const *)e->convs, n, e->sums,
                                    e->pool, err);
-    double each = (cart_clock_now() - start) / (double)tokens;
+        e->each = cart_lap_end(&lap, &e->need->share) / (double)tokens;
+        e->timed += cart_clock_now() - start;
+    }
     /* The first student is the bare model, whose time is that of reading, too. */
     if (e->need->students++ == 0)
-        e->read_seconds = each;
-    e->need->seconds += each * (double)e->need->judged;
+        e->read_seconds = e->each;
+    e->need->seconds += e->each * (double)e->need->judged;
     return r;
 }
 
@@ -578,7 +587,7 @@ int cart_eval_need(struct cart_eval_need *out, const struct cart_model *m, const
                    struct cart_err *err)
 {
     struct cart_eval made = {.notes = CART_BUF_INIT};
-    struct cart_eval_need need = {.students = 0};
+    struct cart_eval_need need = {.share = 1.0};
     struct eval_run e = {
         .out = &made, .m = m, .opt = opt, .pool = pool, .corpus = CART_CORPUS_INIT, .need = &need};
     int r;

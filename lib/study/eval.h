@@ -76,6 +76,7 @@ struct cart_eval_need {
     size_t judged;         /* tokens of conversations and options, of each student */
     size_t memory;         /* bytes beside the model */
     double seconds;        /* about */
+    double share;          /* as cart_lap_end has it (study/estimate.h) */
     struct cart_buf notes; /* as in cart_eval; the caller's to release */
 };
 int cart_eval_need(struct cart_eval_need *out, const struct cart_model *m, const char *input,

@@ -90,8 +90,9 @@ static int add_legend(struct cart_buf *out, const struct cart_eval *e, struct ca
 static int add_interval(struct cart_buf *out, const char *name, const struct cart_interval *i,
                         double scale, struct cart_err *err)
 {
-    return cart_buf_addf(out, err, "  %s %+.4g [%+.4g, %+.4g]", name, scale * i->mean,
-                         scale * i->low, scale * i->high);
+    return cart_buf_addf(out, err, "  %s %+.4g [%+.4g, %+.4g]%s", name, scale * i->mean,
+                         scale * i->low, scale * i->high,
+                         i->low <= 0.0 && i->high >= 0.0 ? " (unsure)" : "");
 }
 
 static int add_differences(struct cart_buf *out, const struct cart_eval *e, const char *arm,
@@ -115,6 +116,7 @@ static int add_differences(struct cart_buf *out, const struct cart_eval *e, cons
 int cart_eval_table(const struct cart_eval *e, struct cart_buf *out, struct cart_err *err)
 {
     int w = name_width(e), r;
+    size_t unquoted = e->questions - e->within - e->beyond - e->unlocated;
     r = cart_buf_addf(out, err, "%zu %s conversation%s, %zu supervised token%s", e->conversations,
                       e->held_out ? "held-out" : "(none held out: all)", CART_S(e->conversations),
                       e->tokens, CART_S(e->tokens));
@@ -123,6 +125,8 @@ int cart_eval_table(const struct cart_eval *e, struct cart_buf *out, struct cart
     if (r == 0 && groups(e) == 3)
         r = cart_buf_addf(out, err, ": %zu within the first %zu token%s, %zu beyond", e->within,
                           e->opening, CART_S(e->opening), e->beyond);
+    if (r == 0 && groups(e) == 3 && unquoted > 0)
+        r = cart_buf_addf(out, err, ", %zu with no quote", unquoted);
     if (r == 0 && e->unlocated > 0)
         r = cart_buf_addf(out, err, ", %zu with a quote that the corpus does not hold",
                           e->unlocated);
@@ -137,7 +141,7 @@ int cart_eval_table(const struct cart_eval *e, struct cart_buf *out, struct cart
     if (r == 0)
         r = cart_buf_addf(out, err,
                           "\nDifferences, with 95 %% intervals of a paired bootstrap (%zu "
-                          "resamples, seed %llu):\n",
+                          "resamples, seed %llu); unsure: the interval holds 0:\n",
                           CART_BOOTSTRAP_RESAMPLES, (unsigned long long)e->seed);
     for (size_t i = 0; i < e->n && r == 0; i++) {
         r = add_differences(out, e, e->arms[i].name, "bare", w, &e->arms[i].to_bare, err);

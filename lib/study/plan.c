@@ -420,12 +420,13 @@ void cart_plan_at(const struct cart_plan *p, uint64_t n, struct cart_plan_item *
 }
 
 int cart_plan_coverage(const struct cart_plan *p, uint64_t first, uint64_t end, double *share,
-                       struct cart_err *err)
+                       double *times, struct cart_err *err)
 {
     size_t n = p->corpus->tokens;
     int32_t *edges = calloc(n + 1, sizeof *edges); /* +1 where a chunk begins, -1 where one ends */
     size_t covered = 0;
     int64_t depth = 0;
+    double sum = 0;
 
     if (edges == NULL)
         return cart_err_memory(err, "the coverage of the corpus", (n + 1) * sizeof *edges);
@@ -439,8 +440,10 @@ int cart_plan_coverage(const struct cart_plan *p, uint64_t first, uint64_t end, 
     for (size_t i = 0; i < n; i++) {
         depth += edges[i];
         covered += depth > 0;
+        sum += (double)depth;
     }
     free(edges);
+    *times = sum / (double)n;
     *share = (double)covered / (double)n;
     return 0;
 }

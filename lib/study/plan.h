@@ -62,9 +62,9 @@ void cart_plan_at(const struct cart_plan *p, uint64_t n, struct cart_plan_item *
 /* How many regions are kept for the held-out conversations; 0: held out by questions only. */
 size_t cart_plan_regions(const struct cart_plan *p);
 
-/* Coverage of conversations [first, end): the share of the corpus in at least one of their chunks.
- */
+/* Coverage of conversations [first, end): the share of the corpus in at least one of their chunks,
+ * and in how many chunks a token of the corpus is on average. */
 int cart_plan_coverage(const struct cart_plan *p, uint64_t first, uint64_t end, double *share,
-                       struct cart_err *err) CART_MUST_USE;
+                       double *times, struct cart_err *err) CART_MUST_USE;
 
 #endif

@@ -537,8 +537,10 @@ int cart_selfstudy_run(struct cart_selfstudy *s, uint64_t first, uint64_t end,
                 return r;
             waiting++;
         }
-        if (cart_interrupted() && waiting < end)
+        if (cart_interrupted() && waiting < end) {
+            s->counts.lost = (size_t)(next - waiting);
             return 1;
+        }
         if ((r = cart_batch_step(s->batch, err)) < 0)
             return r;
         s->counts.prefilled = cart_batch_prefilled(s->batch) + cart_engine_prefilled(s->e);

@@ -26,6 +26,7 @@ struct cart_selfstudy_counts {
     size_t cut,
         unfinished; /* answers cut at a sentence end; answers that ran into the limit without one */
     size_t prefilled, decoded; /* tokens */
+    size_t lost;               /* begun, and not emitted when the run was stopped */
     size_t guessed, right;     /* of the decoded: from the corpus, and as the model would have it */
 };
 

@@ -48,6 +48,7 @@ struct cart_train_plan {          /* what is known before the first step */
     size_t row_bytes, state_bytes, tape_bytes,
         spool_bytes;                   /* tape, spool: 0 until measured (dry run) */
     double step_seconds, eval_seconds; /* of a calibration (dry run) */
+    double share;                      /* as cart_lap_end has it (study/estimate.h) */
 };
 
 struct cart_train_watch {

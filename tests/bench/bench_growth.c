@@ -141,7 +141,7 @@ static struct point run_plan(const char *index, size_t n)
                                   .max_a = 160,
                                   .context = CART_CHOOSE_CHUNK};
     char stream[64];
-    double share;
+    double share, times;
     for (int i = 0; i < CART_SEEDS; i++)
         o.weights[i] = 1;
     path_of(stream, n, "tokens");
@@ -151,7 +151,7 @@ static struct point run_plan(const char *index, size_t n)
     need(cart_plan_new(&plan, &corpus, m, &o, &err), &err);
     for (uint64_t i = 0; i < ITEMS; i++)
         cart_plan_at(plan, i, &item);
-    need(cart_plan_coverage(plan, 0, ITEMS, &share, &err), &err);
+    need(cart_plan_coverage(plan, 0, ITEMS, &share, &times, &err), &err);
     if (index != NULL) {
         start = cart_clock_cpu();
         need(cart_draft_new(&draft, &err), &err);

@@ -113,18 +113,24 @@ setup() {
     cart_must_fail 4 cart-ask -c c.safetensors 'How?'
 }
 
-@test "documents passed over are named, as cart-tokenize names them" {
+@test "documents passed over are counted, and named where more is asked for, as cart-tokenize names them" {
     mkdir docs
     cp a.txt docs/
     printf 'bad \377 byte' > docs/latin
     printf '%%PDF-1.4' > docs/paper.pdf
     cart-ask --text docs --max-tokens 8 'How often?' > with 2> log
+    cart_has log '(-v names them all)'
+    cart_must_fail 1 grep -q 'docs/latin' log
+    cart-ask -v --text docs --max-tokens 8 'How often?' > with 2> log
     cart_has log 'docs/latin: passed over: byte 4 is no UTF-8'
     cart_has log 'docs/paper.pdf: passed over: PDF'
     cart_has log 'passed over 2: '
     cart-tokenize --count docs 2> words > /dev/null
+    cart_equal "$(sed 's/^cart-tokenize: //' words)" "$(sed 's/^cart-ask: //; /was cut after/d; /first token/d' log)"
+    # More tokens help an answer that goes on, and not one that goes round.
+    cart_has log 'the answer was cut after 8 tokens: it repeats itself'
+    cart-ask --text docs --max-tokens 8 --temperature 9 'How often?' > on 2> log
     cart_has log 'the answer was cut after 8 tokens: --max-tokens allows more'
-    cart_equal "$(sed 's/^cart-tokenize: //' words)" "$(sed 's/^cart-ask: //; /was cut after/d' log)"
     cart-ask --text a.txt --max-tokens 8 'How often?' > without
     cmp with without
     cart_must_fail 3 cart-ask --text docs/latin 'How often?' 2> log

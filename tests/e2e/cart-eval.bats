@@ -71,6 +71,14 @@ arm() {
     cart-eval -c trained.safetensors --questions q.jsonl c.targets > table
     cart_has table '4 questions: 1 within the first 48 tokens, 2 beyond, 1 with a quote that the corpus does not hold'
     cart_has table 'questions: the corpus does not hold the quote of 1: line 5'
+    # Every question is accounted for, and every interval that holds 0 says so.
+    { cat q.jsonl; echo '{"question": "Which?", "answer": "This one"}'; } > more.jsonl
+    cart-eval -c trained.safetensors --questions more.jsonl c.targets > five
+    cart_has five '5 questions: 1 within the first 48 tokens, 2 beyond, 1 with no quote, 1 with a quote that'
+    grep -oE '\[[^]]*\]( \(unsure\))?' five > intervals
+    [ "$(wc -l < intervals)" -ge 6 ]
+    grep -qF unsure intervals
+    awk -F '[][, ]+' '{ if (($2 <= 0 && $3 >= 0) != /unsure/) exit 1 }' intervals
     cart_has table 'trained.safetensors - bare:'
     # Every column has a name of its own, and stands below it.
     cart_equal 1 "$(grep -cE '^student +rows +MiB +KL +CE +top-1 \| +right +log p \| +right +log p \| +right +log p$' table)" header

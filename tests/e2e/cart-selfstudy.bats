@@ -171,6 +171,7 @@ begin() {
     cart_equal 143 $status
     [ ! -e part.conv ]
     [ -s part.conv.part ]
+    grep -qE '^cart-selfstudy: stopped after [0-9]+ conversations?; [0-9]+ more under way are lost$' said
     grep -qE '^cart-selfstudy: part.conv.part holds [0-9]+ conversations?: --resume goes on from it$' said
     cart_must_fail 4 cart-selfstudy -q -n 5 --chunk 16:32 --max-q 24 --max-a 40 --seed 5 --resume -o part.conv corpus.tokens 2> said
     cart_has said 'it was begun with other inputs or options: '
@@ -202,7 +203,17 @@ begin() {
     [ ! -e x.conv ] && [ ! -e x.conv.part ]
     cart_has log 'memory beside the model'
     cart_has log 'disk: about'
-    cart_has log 'cover'
+    grep -qE 'cover [0-9.]+ % of them, each [0-9.]+ times on average$' log
+    cart-selfstudy -n 400 --chunk 16:32 --dry-run corpus.tokens 2>many
+    cart_must_fail 1 grep -q 'that is few' many
+    cart-selfstudy -n 1 --held-out 0 --chunk 16:32 --dry-run corpus.tokens 2>few
+    echo '{"messages":[{"role":"user","content":"Is it red?"}]}' > chat.jsonl
+    cart-tokenize -q --chat -o chat.tokens chat.jsonl
+    cart-selfstudy -n 1 --held-out 0 --dry-run chat.tokens 2>prompts
+    cart_has prompts 'warning: chat.tokens: the documents are chat prompts, of cart-tokenize --chat'
+    cart_must_fail 1 grep -q 'chat prompts' few
+    tokens=$(sed -n 's/.* documents\{0,1\}, \([0-9]*\) tokens; the chunks.*/\1/p' few)
+    grep -qE "that is few: -n [0-9]+ would cover each 4 times; .* is -n $(((tokens + 9) / 10))\$" few
     # The teacher reads as much again and more; what FILE.part has is not done again; guesses need an index.
     tokens() { sed -n 's/.* decoded; \([0-9]*\) tokens read.*/\1/p' "$1"; }
     cart-selfstudy $opts --targets --dry-run corpus.tokens 2>targets

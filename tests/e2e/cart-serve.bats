@@ -83,7 +83,7 @@ path_of() { case $1 in *'"messages"'*) echo /v1/chat/completions ;; *) echo /v1/
     make_cartridges
     cart-serve --dry-run --port 1 -c one=one.safetensors 2>err
     cart_has err '1 cartridge ('
-    cart_has err 'memory beside the model'
+    cart_has err 'MiB at most, as rows are used (less: --kv, --ctx)'
 }
 
 @test "a stream, joined, is the answer" {

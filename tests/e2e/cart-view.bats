@@ -545,6 +545,13 @@ TEXT
     cp "$CART_MODEL" m.gguf
     cart-view --summary m.gguf c.safetensors >found
     cart_has found 'sizes          4 layers, width 64, context 512'
+    # What was made with a model is known by the same digits.
+    echo word > d.txt
+    cart-tokenize -q -o d.tokens d.txt
+    cart-init -q -p 1 --frozen 0 -o i.safetensors d.tokens
+    cart-view --summary i.safetensors | grep '^  model  *geometry' > line
+    grep -qE 'weights [0-9a-f]{8}$' line
+    cart_has found "$(cat line)"
     cart_has found 'c.safetensors: cartridge'
     head -c 400 a.tokens >cut
     cart_must_fail 3 cart-view --summary cut >found

@@ -30,6 +30,27 @@ tools() {
     done
 }
 
+@test "cart(7) says of each shared option which tools have it" {
+    sed -n '/^\.Ss Options that mean the same/,/^\.El/p' "$CART_ROOT/man/cart.7" | awk '
+        function flush() { if (name != "") print name, (butnot ? "but" : of != "" ? "only" : "but") of; of = ""; butnot = 0 }
+        /^\.It/ { flush(); for (i = 1; i < NF - 1; i++) if ($i == "Fl" && $(i + 1) == "Fl") name = $(i + 2) }
+        /^All but$/ { butnot = 1 }
+        /^\.Xr/ { of = of " " $2 }
+        END { flush() }' > said
+    [ "$(wc -l < said)" -eq 12 ]
+    while read -r name which list; do
+        for t in $(tools); do
+            "$t" -h > h
+            has=no
+            ! grep -qE -- "--$name( |$)" h || has=yes
+            case $which,\ $list\  in
+                but,*\ "$t"\ *) want=no ;; but,*) want=yes ;; *\ "$t"\ *) want=yes ;; *) want=no ;;
+            esac
+            cart_equal "$want" "$has" "$t --$name"
+        done
+    done < said
+}
+
 @test "an unknown option is one line on standard error and status 2" {
     for t in $(tools); do
         cart_must_fail 2 "$t" --no-such-option > out 2> err

@@ -388,7 +388,8 @@ static void test_foreign(void **state)
         {"%PDF-1.7\n", 9, "a PDF document"},
         {"{\"error\":\"not found\"}", 21, "JSON text"},
         {"Not found\n", 10, "plain text"},
-        {"\x05\0\0\0\0\0\0\0{\"a\":1}", 15, "a safetensors file"},
+        {"\x05\0\0\0\0\0\0\0{\"a\":1}", 15,
+         "a safetensors file (a cartridge goes with -c, weights by the name of their directory)"},
         {"tjgg\x03\0\0\0", 8, "a GGML file, from before GGUF"},
         {"\x89"
          "CART\r\n\x1a",

@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "helper/vocab.h"
 #include "model/model.h"
+#include "study/estimate.h"
 #include "study/plan.h"
 #include "study/speech.h"
 #include "token/chat.h"
@@ -162,7 +163,7 @@ static void test_even_at_every_prefix(void **state)
     struct text t;
     struct cart_plan *p;
     struct cart_plan_options o = options(30, 30, 0);
-    double share;
+    double share, times;
 
     make_text(&t, docs, repeat, 1);
     size_t needed = t.corpus.tokens / 30 + 1; /* chunks that cover it without overlap */
@@ -170,10 +171,13 @@ static void test_even_at_every_prefix(void **state)
         size_t kinds[CART_SEEDS] = {0};
         size_t thirds[3] = {0};
         need(cart_plan_new(&p, &t.corpus, model, &o, &err), &err);
-        need(cart_plan_coverage(p, 0, needed, &share, &err), &err);
+        need(cart_plan_coverage(p, 0, needed, &share, &times, &err), &err);
         assert_true(share > 0.8); /* random places would cover 63 % */
-        need(cart_plan_coverage(p, 0, 3 * needed, &share, &err), &err);
+        assert_true(times > 0.9 * (double)needed * 30 / (double)t.corpus.tokens);
+        double once = times;
+        need(cart_plan_coverage(p, 0, 3 * needed, &share, &times, &err), &err);
         assert_true(share > 0.99); /* and here 95 % */
+        assert_true(times > 2.5 * once && times < 3.5 * once);
         for (uint64_t n = 0; n < 300; n++) {
             struct cart_plan_item item;
             cart_plan_at(p, n, &item);
@@ -467,10 +471,35 @@ static void test_conversations(void **state)
     cart_conversation_release(&d);
 }
 
+static void test_lap(void **state)
+{
+    (void)state;
+    const struct timespec rest = {0, 120000000};
+    struct cart_lap lap;
+    double share = 1.0;
+    char words[256];
+
+    assert_false(cart_busy_words(share, words, sizeof words));
+    /* A process that is kept waiting runs as one that sleeps: its work takes the time it ran. */
+    cart_lap_begin(&lap, 1);
+    nanosleep(&rest, NULL);
+    double seconds = cart_lap_end(&lap, &share);
+    assert_true(seconds >= 0 && seconds < 0.06);
+    assert_true(share < 0.5);
+    assert_true(cart_busy_words(share, words, sizeof words));
+    assert_non_null(strstr(words, "an idle machine"));
+    /* The lowest of all laps stays. */
+    double before = share;
+    cart_lap_begin(&lap, 1);
+    (void)cart_lap_end(&lap, &share);
+    assert_true(share == before);
+}
+
 int main(void)
 {
     struct cart_err err = {0};
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lap),
         cmocka_unit_test(test_chunks),
         cmocka_unit_test(test_numbers_end_no_sentence),
         cmocka_unit_test(test_even_at_every_prefix),
