@@ -548,7 +548,7 @@ TEXT
     # What was made with a model is known by the same digits.
     echo word > d.txt
     cart-tokenize -q -o d.tokens d.txt
-    cart-init -q -p 1 --frozen 0 -o i.safetensors d.tokens
+    cart-init -q -p 12 -o i.safetensors d.tokens
     cart-view --summary i.safetensors | grep '^  model  *geometry' > line
     grep -qE 'weights [0-9a-f]{8}$' line
     cart_has found "$(cat line)"
