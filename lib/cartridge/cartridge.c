@@ -318,9 +318,14 @@ bool cart_cartridge_is_intact(const struct cart_cartridge *c)
 int cart_cartridges_unchanged(const struct cart_cartridge *const *list, size_t n,
                               struct cart_err *err)
 {
-    for (size_t i = 0; i < n; i++)
-        if (!cart_cartridge_is_intact(list[i]))
+    for (size_t i = 0; i < n; i++) {
+        char now[sizeof list[i]->digest];
+        int r = cart_rows_check_data(&list[i]->priv->st, now, err);
+        if (r < 0 && r != CART_EFORMAT)
+            return r;
+        if (r < 0 || strcmp(now, list[i]->digest) != 0)
             return cart_err_set(err, CART_EAGAIN, "%s: changed while it was used", list[i]->path);
+    }
     return 0;
 }
 

@@ -99,12 +99,15 @@ static void test_regions_do_not_mix(void **state)
     cart_pool_free(p);
 }
 
+static bool filled[3]; /* a worker may find no unit left */
+
 static void fill_scratch(void *ctx, size_t unit, size_t worker)
 {
     struct cart_pool *p = ctx;
     unsigned char *s = cart_pool_scratch(p, worker);
     (void)unit;
     memset(s, (int)worker + 1, CART_POOL_SCRATCH);
+    filled[worker] = true;
 }
 
 static void test_scratch(void **state)
@@ -116,8 +119,10 @@ static void test_scratch(void **state)
     for (size_t w = 0; w < 3; w++) {
         unsigned char *s = cart_pool_scratch(p, w);
         assert_int_equal((uintptr_t)s % 64, 0);
-        assert_true(s[0] == s[CART_POOL_SCRATCH - 1]);
-        assert_true(s[0] == 0 || s[0] == w + 1);
+        if (filled[w]) {
+            assert_int_equal(s[0], w + 1);
+            assert_int_equal(s[CART_POOL_SCRATCH - 1], w + 1);
+        }
     }
     cart_pool_free(p);
 }

@@ -435,10 +435,9 @@ static void test_error_without_memory(void **state)
 {
     (void)state;
     size_t n = (size_t)64 << 20;
-    char *message = getenv("CART_SANITIZED") ? NULL : malloc(n);
+    char *message = malloc(n);
     struct rlimit limit;
-    if (!message)
-        skip();
+    assert_non_null(message);
     struct cart_exchange *x = exchange();
     static const char frame[] = "data: 1\n\n";
     memset(message, 'm', n - 1);
@@ -535,6 +534,8 @@ int main(void)
         cmocka_unit_test(test_failures),     cmocka_unit_test(test_long_prompt),
         cmocka_unit_test(test_id),           cmocka_unit_test(test_error_without_memory),
     };
+    /* The last one needs a limit of addresses, which sanitizers cannot live under. */
+    size_t n = CART_COUNTOF(tests) - (getenv("CART_SANITIZED") != NULL);
     cmocka_set_message_output(CM_OUTPUT_TAP);
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return _cmocka_run_group_tests("tests", tests, n, setup, teardown);
 }
