@@ -16,6 +16,7 @@ CART_ALWAYS_INLINE __m512 cell_of(__m512 v0, __m512 v1)
     return (__m512)_mm512_cvtne2ps_pbh(v1, v0);
 }
 
+#include "tensor/matmul_backward_avx512_impl.h"
 #include "tensor/matmul_fused_avx512_impl.h"
 
 /* Sixteen pairs, even[i] below odd[i]. */
