@@ -1,4 +1,4 @@
-#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS, MADV_HUGEPAGE */
 #include "base/arena.h"
 
 #include <assert.h>
@@ -17,6 +17,7 @@
 /* An unused line between neighbours in every build, so that a layout measures the same with and
  * without ASan. */
 #define ARENA_GAP ARENA_ALIGN
+#define LARGE_PAGE ((size_t)2 << 20)
 
 /* Bytes that n elements take: rounded up to the alignment, and the gap. */
 static bool footprint(size_t n, size_t size, size_t *out)
@@ -49,18 +50,34 @@ void *cart_arena_push(struct cart_arena *a, size_t n, size_t size)
     return p;
 }
 
-int cart_arena_reserve(struct cart_arena *a, size_t bytes, struct cart_err *err)
+static int reserve(struct cart_arena *a, size_t bytes, bool large, struct cart_err *err)
 {
     assert(!a->base);
-    if (a->overflow)
-        return cart_err_memory(err, "arena", SIZE_MAX);
     size_t cap = bytes ? bytes : ARENA_ALIGN;
+    if (a->overflow || (large && !cart_size_add(cap, LARGE_PAGE - 1, &cap)))
+        return cart_err_memory(err, "arena", SIZE_MAX);
+    if (large)
+        cap &= ~(LARGE_PAGE - 1);
     void *p = mmap(NULL, cap, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
         return cart_err_memory(err, "arena", cap);
+#ifdef MADV_HUGEPAGE
+    if (large)
+        madvise(p, cap, MADV_HUGEPAGE); /* a hint: failing costs only speed */
+#endif
     POISON(p, cap);
     *a = (struct cart_arena){.base = p, .cap = cap};
     return 0;
+}
+
+int cart_arena_reserve(struct cart_arena *a, size_t bytes, struct cart_err *err)
+{
+    return reserve(a, bytes, false, err);
+}
+
+int cart_arena_reserve_dense(struct cart_arena *a, size_t bytes, struct cart_err *err)
+{
+    return reserve(a, bytes, bytes >= LARGE_PAGE / 2, err);
 }
 
 void cart_arena_release(struct cart_arena *a)

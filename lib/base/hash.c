@@ -6,9 +6,14 @@
 #include <xxhash.h>
 #include <zlib.h>
 
-/* A pointer, because XXH3 wants its state 64-byte aligned and allocates it so. */
+#define SHORT 128 /* bytes that are copied before they are hashed */
+
+/* Short pieces are collected: XXH3 takes as long for a few bytes as for some hundred, and the
+ * fingerprint of a vocabulary has hundreds of thousands of them. */
 struct cart_hash {
-    XXH3_state_t *state;
+    XXH3_state_t *state; /* a pointer, because XXH3 wants it 64-byte aligned and allocates it so */
+    size_t n;
+    unsigned char pending[1024]; /* [n] not in state yet */
 };
 
 struct cart_hash *cart_hash_new(void)
@@ -22,13 +27,43 @@ struct cart_hash *cart_hash_new(void)
         return NULL;
     }
     XXH3_128bits_reset(h->state);
+    h->n = 0;
     return h;
+}
+
+static void flush(struct cart_hash *h)
+{
+    XXH3_128bits_update(h->state, h->pending, h->n);
+    h->n = 0;
+}
+
+/* A memcpy of a length that only the data know is a call; most pieces are a word or two. */
+static inline void copy_short(unsigned char *out, const unsigned char *in, size_t n)
+{
+    if (n > 16) {
+        memcpy(out, in, n);
+    } else if (n >= 8) {
+        memcpy(out, in, 8);
+        memcpy(out + n - 8, in + n - 8, 8);
+    } else if (n >= 4) {
+        memcpy(out, in, 4);
+        memcpy(out + n - 4, in + n - 4, 4);
+    } else {
+        for (size_t i = 0; i < n; i++)
+            out[i] = in[i];
+    }
 }
 
 void cart_hash_add(struct cart_hash *h, const void *bytes, size_t n)
 {
-    if (n > 0)
+    if (n > SHORT || n > sizeof h->pending - h->n)
+        flush(h);
+    if (n > SHORT) {
         XXH3_128bits_update(h->state, bytes, n);
+        return;
+    }
+    copy_short(h->pending + h->n, bytes, n);
+    h->n += n;
 }
 
 static void put_canonical(unsigned char out[16], XXH128_hash_t value)
@@ -38,8 +73,9 @@ static void put_canonical(unsigned char out[16], XXH128_hash_t value)
     memcpy(out, c.digest, 16);
 }
 
-void cart_hash_final(const struct cart_hash *h, unsigned char out[16])
+void cart_hash_final(struct cart_hash *h, unsigned char out[16])
 {
+    flush(h);
     put_canonical(out, XXH3_128bits_digest(h->state));
 }
 

@@ -9,7 +9,7 @@ struct cart_hash; /* streaming XXH3-128 */
 
 struct cart_hash *cart_hash_new(void); /* NULL when out of memory; cart_hash_free(NULL) is fine */
 void cart_hash_add(struct cart_hash *h, const void *bytes, size_t n);
-void cart_hash_final(const struct cart_hash *h,
+void cart_hash_final(struct cart_hash *h,
                      unsigned char out[16]); /* canonical big-endian; h can go on */
 void cart_hash_free(struct cart_hash *h);
 

@@ -39,7 +39,7 @@ static void put_frame(struct cart_buf *b, const void *type, unsigned flags, cons
     fuzz_demand(cart_buf_add(b, payload, stored, NULL) == 0, "memory");
 }
 
-static void put_end(struct cart_buf *b, const struct cart_hash *h, uint64_t records, uint64_t bytes)
+static void put_end(struct cart_buf *b, struct cart_hash *h, uint64_t records, uint64_t bytes)
 {
     struct cart_buf end = CART_BUF_INIT;
     unsigned char digest[16];

@@ -152,6 +152,28 @@ static void test_arena(void **state)
     assert_null(arena.base);
 }
 
+/* From a mebibyte on other pages, and nothing else that differs. */
+static void test_arena_dense(void **state)
+{
+    (void)state;
+    const size_t sizes[] = {1, 100, 1 << 20, (2 << 20) - 1, (2 << 20) + 1, 5 << 20};
+    for (size_t i = 0; i < CART_COUNTOF(sizes); i++) {
+        struct cart_arena arena = CART_ARENA_INIT;
+        cart_arena_push(&arena, sizes[i], 1);
+        size_t measured = arena.used;
+        assert_int_equal(cart_arena_reserve_dense(&arena, measured, NULL), 0);
+        assert_true(arena.cap >= measured && arena.cap < measured + (2 << 20));
+        unsigned char *p = cart_arena_push(&arena, sizes[i], 1);
+        assert_int_equal(arena.used, measured);
+        assert_int_equal((uintptr_t)p % 64, 0);
+        for (size_t k = 0; k < sizes[i]; k += 4095)
+            assert_int_equal(p[k], 0);
+        memset(p, 1, sizes[i]);
+        cart_arena_release(&arena);
+        assert_null(arena.base);
+    }
+}
+
 static void test_arena_overflow(void **state)
 {
     (void)state;
@@ -162,8 +184,11 @@ static void test_arena_overflow(void **state)
         assert_true(arena.overflow);
         struct cart_err err = {0};
         assert_int_equal(cart_arena_reserve(&arena, arena.used, &err), CART_ESYS);
+        assert_int_equal(cart_arena_reserve_dense(&arena, arena.used, &err), CART_ESYS);
         cart_arena_release(&arena);
     }
+    struct cart_arena most = CART_ARENA_INIT;
+    assert_int_equal(cart_arena_reserve_dense(&most, SIZE_MAX - 64, NULL), CART_ESYS);
     struct cart_arena arena = CART_ARENA_INIT;
     cart_arena_push(&arena, SIZE_MAX / 2, 1);
     cart_arena_push(&arena, SIZE_MAX / 2, 1);
@@ -173,10 +198,11 @@ static void test_arena_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages), cmocka_unit_test(test_long_messages_keep_the_reason),
-        cmocka_unit_test(test_statuses), cmocka_unit_test(test_escape),
-        cmocka_unit_test(test_buffer),   cmocka_unit_test(test_array),
-        cmocka_unit_test(test_arena),    cmocka_unit_test(test_arena_overflow),
+        cmocka_unit_test(test_messages),       cmocka_unit_test(test_long_messages_keep_the_reason),
+        cmocka_unit_test(test_statuses),       cmocka_unit_test(test_escape),
+        cmocka_unit_test(test_buffer),         cmocka_unit_test(test_array),
+        cmocka_unit_test(test_arena),          cmocka_unit_test(test_arena_dense),
+        cmocka_unit_test(test_arena_overflow),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
