@@ -112,7 +112,8 @@ static int index_specials(struct cart_tokenizer *t, struct cart_err *err)
 /* An id that ends a text, whether the source lists it or not. */
 static bool ends_by_itself(const struct cart_tokenizer *t, uint32_t id)
 {
-    return id == t->eos || id == t->eot || cart_vocab_is_end_marker(t, id);
+    return id == t->eos || id == t->eot ||
+           (t->types[id] != CART_TOKEN_NORMAL && cart_vocab_is_end_marker(t, id));
 }
 
 static bool is_listed(const struct cart_vocab_source *src, uint32_t id)
@@ -126,18 +127,13 @@ static bool is_listed(const struct cart_vocab_source *src, uint32_t id)
 static int index_eog(struct cart_tokenizer *t, const struct cart_vocab_source *src,
                      struct cart_err *err)
 {
-    for (int pass = 0; pass < 2; pass++) {
-        t->n_eog = 0;
-        for (uint32_t i = 0; i < t->n; i++) {
-            if (!ends_by_itself(t, i) && !is_listed(src, i))
-                continue;
-            if (pass == 1)
-                t->eog[t->n_eog] = i;
-            t->n_eog++;
-        }
-        if (pass == 0 && (t->eog = malloc((t->n_eog + 1) * sizeof *t->eog)) == NULL)
-            return cart_err_memory(err, "end markers", t->n_eog * sizeof *t->eog);
-    }
+    size_t most = t->n_specials + src->n_eog + 2; /* markers, listed ones, eos and eot */
+    t->eog = malloc(most * sizeof *t->eog);
+    if (t->eog == NULL)
+        return cart_err_memory(err, "end markers", most * sizeof *t->eog);
+    for (uint32_t i = 0; i < t->n; i++)
+        if (ends_by_itself(t, i) || is_listed(src, i))
+            t->eog[t->n_eog++] = i;
     return 0;
 }
 
@@ -155,6 +151,16 @@ static void hash_text(struct cart_hash *h, const char *s, size_t n)
     cart_hash_add(h, s, n);
 }
 
+static void hash_texts(struct cart_hash *h, const struct cart_text *texts, size_t n,
+                       struct cart_text stored)
+{
+    hash_u64(h, n);
+    if (stored.data != NULL)
+        cart_hash_add(h, stored.data, stored.n);
+    for (size_t i = 0; i < n && stored.data == NULL; i++)
+        hash_text(h, texts[i].data, texts[i].n);
+}
+
 /* Every list goes in with its length, so that no two vocabularies give the same bytes. */
 static int fingerprint(struct cart_tokenizer *t, const struct cart_vocab_source *src,
                        struct cart_err *err)
@@ -164,16 +170,12 @@ static int fingerprint(struct cart_tokenizer *t, const struct cart_vocab_source 
         return cart_err_memory(err, "fingerprint", 0);
     hash_text(h, src->model, strlen(src->model));
     hash_text(h, t->pre, strlen(t->pre));
-    hash_u64(h, src->n_tokens);
-    for (size_t i = 0; i < src->n_tokens; i++)
-        hash_text(h, src->tokens[i].data, src->tokens[i].n);
+    hash_texts(h, src->tokens, src->n_tokens, src->tokens_stored);
     for (size_t i = 0; i < src->n_tokens; i++) {
         int32_t type = src->types == NULL ? 0 : src->types[i];
         hash_u64(h, (uint64_t)(type == CART_TOKEN_USER_DEFINED ? CART_TOKEN_CONTROL : type));
     }
-    hash_u64(h, src->n_merges);
-    for (size_t i = 0; i < src->n_merges; i++)
-        hash_text(h, src->merges[i].data, src->merges[i].n);
+    hash_texts(h, src->merges, src->n_merges, src->merges_stored);
     const int64_t ids[] = {src->bos, src->eos, src->eot, src->pad, src->unk, src->add_bos};
     for (size_t i = 0; i < CART_COUNTOF(ids); i++)
         hash_u64(h, (uint64_t)ids[i]);
@@ -199,12 +201,11 @@ int cart_tokenizer_new(struct cart_tokenizer **out, const struct cart_vocab_sour
     if ((r = index_specials(t, err)) < 0 || (r = index_eog(t, src, err)) < 0 ||
         (r = fingerprint(t, src, err)) < 0)
         goto out;
-    t->classes = malloc(CART_UNICODE_MAX);
+    t->classes = cart_unicode_classes();
     if (t->classes == NULL) {
         r = cart_err_memory(err, "Unicode classes", CART_UNICODE_MAX);
         goto out;
     }
-    cart_unicode_expand(t->classes);
     *out = t;
     t = NULL;
 out:
@@ -216,14 +217,7 @@ void cart_tokenizer_free(struct cart_tokenizer *t)
 {
     if (t == NULL)
         return;
-    free(t->names);
-    free(t->types);
-    free(t->bytes);
-    free(t->offsets);
-    free(t->by_name.slots);
-    free(t->by_bytes.slots);
-    free(t->pairs.slots);
-    free((void *)t->whole);
+    cart_arena_release(&t->arena);
     free(t->specials);
     free(t->eog);
     free(t->classes);

@@ -50,6 +50,9 @@ struct cart_vocab_source {
     size_t n_types;       /* as found in the file; must equal n_tokens unless types is NULL */
     const struct cart_text *merges; /* [n_merges] "left right", by falling priority */
     size_t n_merges;
+    /* Both lists again where the caller has them in one piece, each string behind its length in
+     * eight bytes, little-endian, which is how the fingerprint takes them; or {NULL, 0}. */
+    struct cart_text tokens_stored, merges_stored;
     int64_t bos, eos, eot, pad, unk; /* ids, or -1 */
     bool add_bos;                    /* raw prompts start with bos */
     const uint32_t *eog;             /* [n_eog] more ids that end a text, or NULL */

@@ -3,6 +3,7 @@
 #ifndef CART_TOKEN_TOKENIZER_IMPL_H
 #define CART_TOKEN_TOKENIZER_IMPL_H
 
+#include "base/arena.h"
 #include "token/split.h"
 #include "token/tokenizer.h"
 
@@ -35,7 +36,8 @@ struct cart_pair_table {
 enum { CART_WHOLE_UNKNOWN, CART_WHOLE_YES, CART_WHOLE_NO };
 
 struct cart_tokenizer {
-    const char *pre; /* canonical name, static */
+    struct cart_arena arena; /* from names to whole */
+    const char *pre;         /* canonical name, static */
     enum cart_split split;
     bool nfc;           /* the family normalises */
     bool ignore_merges; /* a piece that is a token is taken whole */
@@ -45,12 +47,12 @@ struct cart_tokenizer {
     unsigned char *types;              /* [V] effective enum cart_token_type */
     char *bytes;                       /* decoded tokens, one after another */
     size_t *offsets;                   /* [V + 1] into bytes */
-    size_t longest;                    /* bytes of the longest ordinary token */
     struct cart_string_table by_name;  /* every token by its vocabulary string */
     struct cart_string_table by_bytes; /* ordinary byte-alphabet tokens by what they decode to */
     struct cart_pair_table pairs;
-    uint32_t byte_id[256];        /* the token of each byte, or CART_TOKEN_NONE */
     _Atomic unsigned char *whole; /* [V] CART_WHOLE_* */
+    size_t longest;               /* bytes of the longest ordinary token */
+    uint32_t byte_id[256];        /* the token of each byte, or CART_TOKEN_NONE */
     uint32_t *specials; /* [n_specials] ids whose spelling is recognised, sorted by spelling */
     size_t n_specials;
     size_t special_first[257]; /* specials whose first byte is b: [special_first[b], special_first[b

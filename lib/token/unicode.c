@@ -1,15 +1,21 @@
 #include "token/unicode.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-void cart_unicode_expand(unsigned char *classes)
+unsigned char *cart_unicode_classes(void)
 {
-    for (size_t i = 0; i < cart_unicode_n_ranges; i++) {
+    /* Long ranges have no class: their pages stay untouched, and cost nothing. */
+    unsigned char *classes = calloc(CART_UNICODE_MAX, 1);
+    for (size_t i = 0; classes != NULL && i < cart_unicode_n_ranges; i++) {
+        int class = (int)(cart_unicode_ranges[i] & 0xff);
         uint32_t first = cart_unicode_ranges[i] >> 8;
         uint32_t next =
             i + 1 < cart_unicode_n_ranges ? cart_unicode_ranges[i + 1] >> 8 : CART_UNICODE_MAX;
-        memset(classes + first, (int)(cart_unicode_ranges[i] & 0xff), next - first);
+        if (class != 0)
+            memset(classes + first, class, next - first);
     }
+    return classes;
 }
 
 size_t cart_utf8_sequence(const unsigned char *p, const unsigned char *end, uint32_t *cp,

@@ -18,8 +18,9 @@ extern const uint32_t
     cart_unicode_ranges[]; /* [cart_unicode_n_ranges] of first << 8 | class, rising */
 extern const size_t cart_unicode_n_ranges;
 
-/* Fills classes [CART_UNICODE_MAX], one byte a code point. */
-void cart_unicode_expand(unsigned char *classes);
+/* A table [CART_UNICODE_MAX] of classes, one byte a code point; the caller's to free. NULL when out of
+ * memory. */
+unsigned char *cart_unicode_classes(void);
 
 /* Length of the well-formed UTF-8 sequence at p (end is one past the text, p < end) and its code
  * point; 0 if there is none: *want then says how many bytes from p belong to the maximal

@@ -128,9 +128,8 @@ static void check(size_t which, const char *text, size_t n)
 
 static void prepare(void)
 {
-    classes = malloc(CART_UNICODE_MAX);
+    classes = cart_unicode_classes();
     fuzz_demand(classes != NULL, "memory");
-    cart_unicode_expand(classes);
     for (size_t i = 0; i < CART_COUNTOF(pres); i++)
         test_vocab_small(&vocabs[i], pres[i], merges, control, CART_TOKEN_CONTROL);
     for (size_t k = 0; k < N_MERGES; k++) {

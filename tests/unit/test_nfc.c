@@ -20,8 +20,7 @@ static unsigned char *classes;
 static int setup(void **state)
 {
     (void)state;
-    classes = malloc(CART_UNICODE_MAX);
-    cart_unicode_expand(classes);
+    classes = cart_unicode_classes();
     return 0;
 }
 

@@ -341,6 +341,12 @@ static void test_refusals(void **state)
     with_merge(&v, "h ee", "right part");
     with_merge(&v, "x y", "no token");
     with_merge(&v, "1 3", "control token");
+    struct cart_text third = v.merges[2];
+    v.merges[2] = (struct cart_text){"he", 2};
+    with_merge(&v, "h ee", "merge 1 'h ee': its right part");
+    with_merge(&v, "h  e", "merge 1 'h  e'");
+    with_merge(&v, "h e", "merge 2 'he'");
+    v.merges[2] = third;
     v.types[3] = 7;
     refused(&v.src, "type of token 3");
     v.types[3] = 1;
@@ -402,6 +408,71 @@ static void test_fingerprint(void **state)
     test_vocab_close(&w);
 }
 
+/* Lists that come in one piece as well have the fingerprint that they have without. */
+static void test_stored(void **state)
+{
+    struct test_vocab v;
+    struct cart_tokenizer *t = NULL;
+    struct cart_buf tokens = CART_BUF_INIT, merged = CART_BUF_INIT;
+    (void)state;
+    test_vocab_small(&v, "smollm", merges, control, CART_TOKEN_CONTROL);
+    struct cart_vocab_source s = v.src;
+    for (size_t i = 0; i < s.n_tokens; i++)
+        assert_int_equal(cart_buf_add(&tokens, &(uint64_t){s.tokens[i].n}, 8, NULL) |
+                             cart_buf_add(&tokens, s.tokens[i].data, s.tokens[i].n, NULL),
+                         0);
+    for (size_t i = 0; i < s.n_merges; i++)
+        assert_int_equal(cart_buf_add(&merged, &(uint64_t){s.merges[i].n}, 8, NULL) |
+                             cart_buf_add(&merged, s.merges[i].data, s.merges[i].n, NULL),
+                         0);
+    for (int i = 0; i < 3; i++) {
+        s.tokens_stored = (struct cart_text){i != 1 ? tokens.data : NULL, i != 1 ? tokens.len : 0};
+        s.merges_stored = (struct cart_text){i != 0 ? merged.data : NULL, i != 0 ? merged.len : 0};
+        assert_int_equal(cart_tokenizer_new(&t, &s, NULL), 0);
+        assert_string_equal(cart_tokenizer_fingerprint(t), cart_tokenizer_fingerprint(v.t));
+        cart_tokenizer_free(t);
+    }
+    cart_buf_release(&tokens);
+    cart_buf_release(&merged);
+    test_vocab_close(&v);
+}
+
+/* What merges make need not stand in their order: here it stands in the opposite one, and then as it
+ * was but for one that is elsewhere. */
+static void test_any_order(void **state)
+{
+    static const char text[] = " the in aaaa \xc3\xa9 123 the<|";
+    enum { N = CART_COUNTOF(merges) - 1 };
+    struct test_vocab v;
+    struct cart_ids plain = CART_IDS_INIT, ids = CART_IDS_INIT;
+    (void)state;
+    test_vocab_small(&v, "smollm", merges, NULL, 0);
+    assert_int_equal(cart_tokenizer_encode(v.t, text, strlen(text), 0, &plain, NULL, NULL), 0);
+    for (int way = 0; way < 2; way++) {
+        struct cart_tokenizer *t = NULL;
+        struct cart_text tokens[256 + N];
+        memcpy(tokens, v.src.tokens, sizeof tokens);
+        uint32_t place[N];
+        for (uint32_t i = 0; i < N; i++)
+            place[i] = way == 0 ? N - 1 - i : i == 2 ? N - 1 : i == N - 1 ? 2 : i;
+        for (uint32_t i = 0; i < N; i++)
+            tokens[256 + place[i]] = v.src.tokens[256 + i];
+        struct cart_vocab_source s = v.src;
+        s.tokens = tokens;
+        assert_int_equal(cart_tokenizer_new(&t, &s, NULL), 0);
+        ids.n = 0;
+        assert_int_equal(cart_tokenizer_encode(t, text, strlen(text), 0, &ids, NULL, NULL), 0);
+        assert_int_equal(ids.n, plain.n);
+        for (size_t i = 0; i < ids.n; i++)
+            assert_int_equal(ids.data[i], plain.data[i] < 256 ? plain.data[i]
+                                                              : 256 + place[plain.data[i] - 256]);
+        cart_tokenizer_free(t);
+    }
+    cart_ids_release(&plain);
+    cart_ids_release(&ids);
+    test_vocab_close(&v);
+}
+
 /* End markers count although the file lists them as ordinary text. */
 static void test_end_markers(void **state)
 {
@@ -427,6 +498,7 @@ int main(void)
         cmocka_unit_test(test_ignore_merges), cmocka_unit_test(test_decoder),
         cmocka_unit_test(test_linear),        cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_dropped),       cmocka_unit_test(test_fingerprint),
+        cmocka_unit_test(test_stored),        cmocka_unit_test(test_any_order),
         cmocka_unit_test(test_end_markers),   cmocka_unit_test(test_small_stack),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
