@@ -118,7 +118,7 @@ static int take_u32(struct cursor *c, uint32_t *out, const char *what)
 
     if (r < 0)
         return r;
-    *out = (uint32_t)cart_gguf_load(p, 4);
+    *out = cart_gguf_load_u32(p);
     return 0;
 }
 
@@ -129,7 +129,7 @@ static int take_u64(struct cursor *c, uint64_t *out, const char *what)
 
     if (r < 0)
         return r;
-    *out = cart_gguf_load(p, 8);
+    *out = cart_gguf_load_u64(p);
     return 0;
 }
 

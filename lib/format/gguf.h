@@ -142,11 +142,7 @@ int cart_gguf_array_opt(const struct cart_gguf *g, const char *key, unsigned set
  * every cap). Another type is a bug (asserts). */
 int64_t cart_gguf_array_i64(const struct cart_gguf_array *a, size_t i);
 
-/* A string array as a table: *out gets n entries (NULL if n is 0), owned by the caller (free); the
- * bytes are borrowed. */
-int cart_gguf_strings_opt(const struct cart_gguf *g, const char *key, struct cart_gguf_str **out,
-                          size_t *n, struct cart_err *err) CART_MUST_USE;
-/* Walks a string array without a table: *cursor starts at a->data; call at most a->n times. */
+/* Walks a string array: *cursor starts at a->data; call at most a->n times. */
 struct cart_gguf_str cart_gguf_string_next(const unsigned char **cursor);
 
 /* Tensors, in file order and by name (O(log n); NULL if absent). */

@@ -55,7 +55,7 @@ const struct cart_gguf_tensor *cart_gguf_tensor_at(const struct cart_gguf *g, si
 static bool load_unsigned(const unsigned char *p, enum cart_gguf_value type, uint64_t *out)
 {
     size_t n = cart_gguf_value_bytes(type);
-    uint64_t v = cart_gguf_load(p, n);
+    uint64_t v = n == 4 ? cart_gguf_load_u32(p) : cart_gguf_load(p, n);
     bool is_signed = type == CART_GGUF_I8 || type == CART_GGUF_I16 || type == CART_GGUF_I32 ||
                      type == CART_GGUF_I64;
 
@@ -175,7 +175,7 @@ int cart_gguf_bool_opt(const struct cart_gguf *g, const char *key, bool *out, st
 
 struct cart_gguf_str cart_gguf_string_next(const unsigned char **cursor)
 {
-    size_t len = (size_t)cart_gguf_load(*cursor, 8);
+    size_t len = (size_t)cart_gguf_load_u64(*cursor);
     struct cart_gguf_str s = {(const char *)*cursor + 8, len};
 
     *cursor += 8 + len;
@@ -268,24 +268,4 @@ int64_t cart_gguf_array_i64(const struct cart_gguf_array *a, size_t i)
     /* Sign-extend: the complement of a negative number is small and positive. */
     uint64_t mask = n == 8 ? UINT64_MAX : (UINT64_C(1) << (8 * n)) - 1;
     return -(int64_t)(~v & mask) - 1;
-}
-
-int cart_gguf_strings_opt(const struct cart_gguf *g, const char *key, struct cart_gguf_str **out,
-                          size_t *n, struct cart_err *err)
-{
-    struct cart_gguf_array a = {.data = NULL};
-    int r = get_array(g, key, false, CART_GGUF_SET(CART_GGUF_STRING), &a, err);
-
-    if (r < 0 || !a.data)
-        return r;
-    struct cart_gguf_str *table = NULL;
-    /* Each string takes 8 bytes of the file at least, so a.n is bounded by its size. */
-    if (a.n > 0 && !(table = malloc(a.n * sizeof *table)))
-        return cart_err_memory(err, key, a.n * sizeof *table);
-    const unsigned char *cursor = a.data;
-    for (size_t i = 0; i < a.n; i++)
-        table[i] = cart_gguf_string_next(&cursor);
-    *out = table;
-    *n = a.n;
-    return 0;
 }

@@ -30,6 +30,20 @@ struct cart_gguf {
 /* n <= 8 little-endian bytes. */
 uint64_t cart_gguf_load(const unsigned char *p, size_t n);
 
+/* Four and eight of them, spelt so that compilers make one load of it: a vocabulary has a length and a
+ * type a string. */
+static inline uint32_t cart_gguf_load_u32(const unsigned char *p)
+{
+    return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static inline uint64_t cart_gguf_load_u64(const unsigned char *p)
+{
+    return (uint64_t)p[0] | (uint64_t)p[1] << 8 | (uint64_t)p[2] << 16 | (uint64_t)p[3] << 24 |
+           (uint64_t)p[4] << 32 | (uint64_t)p[5] << 40 | (uint64_t)p[6] << 48 |
+           (uint64_t)p[7] << 56;
+}
+
 /* Bytes of one value of a fixed-size type; 0 for strings and arrays. */
 size_t cart_gguf_value_bytes(enum cart_gguf_value type);
 

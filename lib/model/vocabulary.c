@@ -35,39 +35,64 @@ static int text_key(const struct cart_model *m, const char *key, char **out, str
     return *out ? 0 : cart_err_memory(err, key, s.len);
 }
 
-static int text_array(const struct cart_gguf *g, const char *key, struct cart_text **out, size_t *n,
-                      struct cart_err *err)
+/* The lists of a vocabulary, as the file has them and as the tokenizer wants them. */
+struct lists {
+    struct cart_gguf_array tokens_in, merges_in, types_in; /* n is 0 where there is none */
+    struct cart_text *tokens, *merges;
+    int32_t *types;
+    struct cart_arena arena;
+};
+
+static int find_lists(const struct cart_gguf *g, struct lists *v, struct cart_err *err)
 {
-    struct cart_gguf_str *strings = NULL;
-    int r = cart_gguf_strings_opt(g, key, &strings, n, err);
-    if (r < 0 || *n == 0) {
-        free(strings);
-        return r;
-    }
-    *out = calloc(*n, sizeof **out);
-    for (size_t i = 0; *out && i < *n; i++)
-        (*out)[i] = (struct cart_text){strings[i].data, strings[i].len};
-    free(strings);
-    return *out ? 0 : cart_err_memory(err, key, *n * sizeof **out);
+    unsigned strings = CART_GGUF_SET(CART_GGUF_STRING),
+             ints = CART_GGUF_SET(CART_GGUF_I32) | CART_GGUF_SET(CART_GGUF_U32);
+    int r = cart_gguf_array_opt(g, "tokenizer.ggml.tokens", strings, &v->tokens_in, err);
+    if (r == 0)
+        r = cart_gguf_array_opt(g, "tokenizer.ggml.merges", strings, &v->merges_in, err);
+    if (r == 0)
+        r = cart_gguf_array_opt(g, "tokenizer.ggml.token_type", ints, &v->types_in, err);
+    return r;
 }
 
-static int read_types(const struct cart_model *m, int32_t **out, size_t *n, struct cart_err *err)
+/* Each element takes bytes of the file, so that its size bounds this. */
+static void layout(struct cart_arena *a, struct lists *v)
 {
-    struct cart_gguf_array a = {.n = 0};
-    int r =
-        cart_gguf_array_opt(m->priv->source.gguf, "tokenizer.ggml.token_type",
-                            CART_GGUF_SET(CART_GGUF_I32) | CART_GGUF_SET(CART_GGUF_U32), &a, err);
-    if (r < 0 || a.n == 0)
-        return r;
-    int32_t *types = calloc(a.n, sizeof *types);
-    if (!types)
-        return cart_err_memory(err, "token types", a.n * sizeof *types);
-    for (size_t i = 0; i < a.n; i++) {
-        int64_t v = cart_gguf_array_i64(&a, i);
-        types[i] = v < 0 || v > INT32_MAX ? -1 : (int32_t)v;
+    v->tokens = cart_arena_push(a, v->tokens_in.n, sizeof *v->tokens);
+    v->merges = cart_arena_push(a, v->merges_in.n, sizeof *v->merges);
+    v->types = cart_arena_push(a, v->types_in.n, sizeof *v->types);
+}
+
+static void read_texts(const struct cart_gguf_array *a, struct cart_text *out)
+{
+    const unsigned char *cursor = a->data;
+    for (size_t i = 0; i < a->n; i++) {
+        struct cart_gguf_str s = cart_gguf_string_next(&cursor);
+        out[i] = (struct cart_text){s.data, s.len};
     }
-    *out = types;
-    *n = a.n;
+}
+
+static int read_lists(struct lists *v, struct cart_vocab_source *src, struct cart_err *err)
+{
+    layout(&v->arena, v);
+    int r = cart_arena_reserve_dense(&v->arena, v->arena.used, err);
+    if (r < 0)
+        return r;
+    layout(&v->arena, v);
+    read_texts(&v->tokens_in, v->tokens);
+    read_texts(&v->merges_in, v->merges);
+    for (size_t i = 0; i < v->types_in.n; i++) {
+        int64_t type = cart_gguf_array_i64(&v->types_in, i);
+        v->types[i] = type < 0 || type > INT32_MAX ? -1 : (int32_t)type;
+    }
+    src->tokens = v->tokens;
+    src->n_tokens = v->tokens_in.n;
+    src->tokens_stored = (struct cart_text){(const char *)v->tokens_in.data, v->tokens_in.bytes};
+    src->merges = v->merges;
+    src->n_merges = v->merges_in.n;
+    src->merges_stored = (struct cart_text){(const char *)v->merges_in.data, v->merges_in.bytes};
+    src->types = v->types_in.n > 0 ? v->types : NULL;
+    src->n_types = v->types_in.n;
     return 0;
 }
 
@@ -88,25 +113,20 @@ static int read_tokenizer(struct cart_model *m, struct cart_err *err)
 {
     const struct cart_gguf *g = m->priv->source.gguf;
     struct cart_vocab_source src = {0};
-    struct cart_text *tokens = NULL, *merges = NULL;
-    int32_t *types = NULL;
+    struct lists lists = {.arena = CART_ARENA_INIT};
     char *model = NULL, *pre = NULL;
     int r = text_key(m, "tokenizer.ggml.model", &model, err);
     if (r == 0)
         r = text_key(m, "tokenizer.ggml.pre", &pre, err);
     if (r == 0)
-        r = text_array(g, "tokenizer.ggml.tokens", &tokens, &src.n_tokens, err);
+        r = find_lists(g, &lists, err);
     if (r == 0)
-        r = text_array(g, "tokenizer.ggml.merges", &merges, &src.n_merges, err);
-    if (r == 0)
-        r = read_types(m, &types, &src.n_types, err);
-    if (r == 0)
-        r = check_scores(m, src.n_tokens, err);
-    if (r == 0 && src.n_tokens != m->V)
+        r = check_scores(m, lists.tokens_in.n, err);
+    if (r == 0 && lists.tokens_in.n != m->V)
         r = cart_err_set(err, CART_EFORMAT,
                          "%s: key tokenizer.ggml.tokens: expected %zu strings, one a row of the "
                          "embedding, found %zu",
-                         m->path, m->V, src.n_tokens);
+                         m->path, m->V, lists.tokens_in.n);
     if (r == 0)
         r = special(m, "tokenizer.ggml.bos_token_id", &src.bos, err);
     if (r == 0)
@@ -119,19 +139,16 @@ static int read_tokenizer(struct cart_model *m, struct cart_err *err)
         r = special(m, "tokenizer.ggml.unknown_token_id", &src.unk, err);
     if (r == 0)
         r = cart_gguf_bool_opt(g, "tokenizer.ggml.add_bos_token", &src.add_bos, err);
+    if (r == 0)
+        r = read_lists(&lists, &src, err);
     if (r == 0) {
         src.model = model ? model : "";
         src.pre = pre ? pre : "";
-        src.tokens = tokens;
-        src.merges = merges;
-        src.types = types;
         r = cart_tokenizer_new(&m->priv->tokenizer, &src, err);
         if (r < 0)
             cart_err_wrap(err, r, "%s", m->path);
     }
-    free(tokens);
-    free(merges);
-    free(types);
+    cart_arena_release(&lists.arena);
     free(model);
     free(pre);
     return r;

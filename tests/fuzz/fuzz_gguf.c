@@ -19,9 +19,7 @@ static void touch(const void *p, size_t n)
 static void walk_array(const struct cart_gguf *g, const char *key)
 {
     struct cart_err err = {0};
-    struct cart_gguf_array a;
-    struct cart_gguf_str *strings = NULL;
-    size_t n = 0;
+    struct cart_gguf_array a = {.data = NULL};
     int r = cart_gguf_array(g, key, CART_GGUF_SET_INT | CART_GGUF_SET(CART_GGUF_BOOL), &a, &err);
     for (size_t i = 0; r == 0 && i < a.n; i++)
         sink += (unsigned)cart_gguf_array_i64(&a, i);
@@ -31,11 +29,13 @@ static void walk_array(const struct cart_gguf *g, const char *key)
         fuzz_refused(r, &err);
     else
         touch(a.data, a.bytes);
-    if ((r = cart_gguf_strings_opt(g, key, &strings, &n, &err)) < 0)
+    if ((r = cart_gguf_array(g, key, CART_GGUF_SET(CART_GGUF_STRING), &a, &err)) < 0)
         fuzz_refused(r, &err);
-    for (size_t i = 0; r == 0 && i < n; i++)
-        touch(strings[i].data, strings[i].len);
-    free(strings);
+    const unsigned char *cursor = a.data;
+    for (size_t i = 0; r == 0 && i < a.n; i++) {
+        struct cart_gguf_str s = cart_gguf_string_next(&cursor);
+        touch(s.data, s.len);
+    }
 }
 
 /* Every look-up of one key: it gives a value or a refusal. */

@@ -125,6 +125,20 @@ static void write_config(const struct job *j)
     write_json(j, "config.json", c);
 }
 
+/* To be freed; the bytes are the file's. */
+static struct cart_gguf_str *strings_of(const struct cart_gguf *g, const char *key, size_t *n)
+{
+    struct cart_gguf_array a = {.n = 0};
+    struct cart_err err;
+    need(cart_gguf_array_opt(g, key, CART_GGUF_SET(CART_GGUF_STRING), &a, &err), &err);
+    struct cart_gguf_str *out = calloc(a.n + 1, sizeof *out);
+    const unsigned char *cursor = a.data;
+    for (size_t i = 0; i < a.n; i++)
+        out[i] = cart_gguf_string_next(&cursor);
+    *n = a.n;
+    return out;
+}
+
 static json_t *text_of(struct cart_gguf_str s)
 {
     return json_stringn(s.data, s.len);
@@ -165,7 +179,7 @@ static void write_tokenizer(const struct job *j, const struct cart_gguf_str *tok
     struct cart_err err;
     size_t n_merges = 0;
     json_t *vocab = json_object(), *added = json_array(), *list = json_array();
-    need(cart_gguf_strings_opt(j->g, "tokenizer.ggml.merges", &merges, &n_merges, &err), &err);
+    merges = strings_of(j->g, "tokenizer.ggml.merges", &n_merges);
     need(cart_gguf_array(j->g, "tokenizer.ggml.token_type", CART_GGUF_SET_INT, &types, &err), &err);
     need(cart_gguf_string(j->g, "tokenizer.ggml.pre", &pre, &err), &err);
     char name[32];
@@ -374,7 +388,7 @@ void hub_write_model(const char *gguf, const char *dir, const struct hub_form *f
         perror(dir);
         exit(5);
     }
-    need(cart_gguf_strings_opt(g, "tokenizer.ggml.tokens", &tokens, &n, &err), &err);
+    tokens = strings_of(g, "tokenizer.ggml.tokens", &n);
     write_config(&j);
     write_tokenizer(&j, tokens, n);
     write_tokenizer_config(&j, tokens);

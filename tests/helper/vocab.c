@@ -76,13 +76,15 @@ void test_unpack(struct cart_buf *image, const char *path)
 static struct cart_text *texts(const struct cart_gguf *g, const char *key, size_t *n)
 {
     struct cart_err err = {0};
-    struct cart_gguf_str *strings = NULL;
-    *n = 0;
-    need(cart_gguf_strings_opt(g, key, &strings, n, &err), &err, key);
-    struct cart_text *out = calloc(*n + 1, sizeof *out);
-    for (size_t i = 0; i < *n; i++)
-        out[i] = (struct cart_text){strings[i].data, strings[i].len};
-    free(strings);
+    struct cart_gguf_array a = {.n = 0};
+    need(cart_gguf_array_opt(g, key, CART_GGUF_SET(CART_GGUF_STRING), &a, &err), &err, key);
+    struct cart_text *out = calloc(a.n + 1, sizeof *out);
+    const unsigned char *cursor = a.data;
+    for (size_t i = 0; i < a.n; i++) {
+        struct cart_gguf_str s = cart_gguf_string_next(&cursor);
+        out[i] = (struct cart_text){s.data, s.len};
+    }
+    *n = a.n;
     return out;
 }
 

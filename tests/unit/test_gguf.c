@@ -215,9 +215,9 @@ static void test_strings_and_arrays(void **state)
     struct cart_buf b = CART_BUF_INIT;
     struct cart_gguf *g;
     struct cart_err err;
-    struct cart_gguf_str s, *table = NULL;
+    struct cart_gguf_str s;
     struct cart_gguf_array a;
-    size_t n = 0;
+    const unsigned strings = CART_GGUF_SET(CART_GGUF_STRING);
 
     (void)state;
     make_image(&b);
@@ -226,14 +226,17 @@ static void test_strings_and_arrays(void **state)
     assert_int_equal(s.len, 5);
     assert_memory_equal(s.data, "hello", 5);
     assert_int_equal(cart_gguf_string(g, "tokens", &s, &err), CART_EFORMAT);
-    assert_int_equal(cart_gguf_strings_opt(g, "tokens", &table, &n, &err), 0);
-    assert_int_equal(n, 3);
-    assert_int_equal(table[1].len, 0);
-    assert_int_equal(table[2].len, 7);
-    assert_memory_equal(table[2].data, "<|end|>", 7);
-    free(table);
-    assert_int_equal(cart_gguf_strings_opt(g, "none", &table, &n, &err), 0);
-    assert_int_equal(cart_gguf_strings_opt(g, "types", &table, &n, &err), CART_EFORMAT);
+    assert_int_equal(cart_gguf_array(g, "tokens", strings, &a, &err), 0);
+    assert_int_equal(a.n, 3);
+    const unsigned char *cursor = a.data;
+    cart_gguf_string_next(&cursor);
+    assert_int_equal(cart_gguf_string_next(&cursor).len, 0);
+    s = cart_gguf_string_next(&cursor);
+    assert_int_equal(s.len, 7);
+    assert_memory_equal(s.data, "<|end|>", 7);
+    assert_ptr_equal(cursor, a.data + a.bytes);
+    assert_int_equal(cart_gguf_array_opt(g, "none", strings, &a, &err), 0);
+    assert_int_equal(cart_gguf_array_opt(g, "types", strings, &a, &err), CART_EFORMAT);
     assert_string_equal(err.msg, "image: key types: expected array of string, found array of i32");
 
     assert_int_equal(cart_gguf_array(g, "types", CART_GGUF_SET_INT, &a, &err), 0);
