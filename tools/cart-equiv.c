@@ -47,7 +47,7 @@ static int run(struct options *o, const char *input, int *answer, struct cart_er
     struct cart_pool *pool = NULL;
     struct cart_stream_reader *in = NULL;
     struct cart_corpus corpus = CART_CORPUS_INIT;
-    struct cart_model_options mo = {o->profile};
+    struct cart_model_options mo = {.profile = o->profile};
     struct cart_equiv_result res;
     int r;
     if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,

@@ -99,7 +99,7 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_pool *pool = NULL;
     struct cart_eval eval = {.n = 0};
     struct cart_output out = {0};
-    struct cart_model_options mo = {o->profile};
+    struct cart_model_options mo = {.profile = o->profile};
     struct cart_cartridge **list = calloc(o->cartridges.n + 1, sizeof *list);
     int r = list ? 0 : cart_err_memory(err, "cartridges", o->cartridges.n * sizeof *list);
     if (r == 0)

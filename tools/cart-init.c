@@ -78,7 +78,7 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_corpus corpus = CART_CORPUS_INIT;
     struct cart_init init = {.recipe = NULL};
     struct cart_output out = {0};
-    struct cart_model_options mo = {o->profile};
+    struct cart_model_options mo = {.profile = o->profile};
     char warning[512];
     int r;
     if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,

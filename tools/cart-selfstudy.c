@@ -239,13 +239,13 @@ static int dry_run(struct work *w, struct cart_err *err)
 static int open_all(struct work *w, const char *input, struct cart_err *err)
 {
     const struct options *o = w->o;
-    const struct cart_model_options mo = {o->profile};
+    struct cart_model_options mo = {.profile = o->profile};
     const struct cart_chat *chat;
-    int r;
+    int r = cart_pool_new(&w->pool, o->common.jobs, err);
 
-    if ((r = cart_model_open(&w->m, o->common.model, &mo, err)) < 0 ||
+    mo.pool = w->pool;
+    if (r < 0 || (r = cart_model_open(&w->m, o->common.model, &mo, err)) < 0 ||
         (r = cart_model_chat(w->m, &chat, err)) < 0 ||
-        (r = cart_pool_new(&w->pool, o->common.jobs, err)) < 0 ||
         (r = cart_engine_new(&w->e, w->m, CART_F32, w->pool, o->cache, err)) < 0 ||
         (r = cart_corpus_open(&w->corpus, &w->in, input, w->m, err)) < 0 ||
         (r = cart_plan_new(&w->plan, &w->corpus, w->m, &o->study.plan, err)) < 0 ||

@@ -277,7 +277,7 @@ static int run(struct options *o, struct cart_err *err)
     struct cart_model *m = NULL;
     struct cart_pool *pool = NULL;
     struct cart_registry *registry = NULL;
-    struct cart_model_options mo = {o->profile};
+    struct cart_model_options mo = {.profile = o->profile};
     struct cart_scheduler_options so;
     char name[128];
     int r;

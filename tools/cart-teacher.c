@@ -72,12 +72,12 @@ static int make_head(struct work *w, struct cart_err *err)
 static int open_all(struct work *w, const char *input, struct cart_record *rec,
                     struct cart_err *err)
 {
-    const struct cart_model_options mo = {w->o->profile};
-    int r;
+    struct cart_model_options mo = {.profile = w->o->profile};
+    int r = cart_pool_new(&w->pool, w->o->common.jobs, err);
 
-    if ((r = cart_model_open(&w->m, w->o->common.model, &mo, err)) < 0 ||
+    mo.pool = w->pool;
+    if (r < 0 || (r = cart_model_open(&w->m, w->o->common.model, &mo, err)) < 0 ||
         (r = cart_model_chat(w->m, &w->chat, err)) < 0 ||
-        (r = cart_pool_new(&w->pool, w->o->common.jobs, err)) < 0 ||
         (r = cart_engine_new(&w->e, w->m, CART_F32, w->pool, w->o->cache, err)) < 0 ||
         (r = cart_stream_open(&w->in, input, "conversations", err)) < 0 ||
         (r = cart_fingerprints_check(w->m, json_object_get(cart_stream_head(w->in), "model"),

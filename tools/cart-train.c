@@ -127,7 +127,7 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_model *m = NULL;
     struct cart_pool *pool = NULL;
     struct cart_buf folder = CART_BUF_INIT;
-    struct cart_model_options mo = {o->profile};
+    struct cart_model_options mo = {.profile = o->profile};
     struct cart_train_watch watch = {o, on_plan, on_step, on_evaluation, on_notice, on_saved};
     int r;
     if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,

@@ -214,14 +214,19 @@ static int check_all_used(const struct cart_model *m, struct cart_err *err)
     return 0;
 }
 
-int cart_bind_weights(struct cart_model *m, struct cart_err *err)
+int cart_bind_size(struct cart_model *m, struct cart_err *err)
 {
-    const struct cart_checkpoint *c = &m->priv->source;
     const char *name = names_of(m)->embed;
-    const struct cart_gguf_tensor *embed = cart_checkpoint_find(c, name);
+    const struct cart_gguf_tensor *embed = cart_checkpoint_find(&m->priv->source, name);
     if (!embed)
         return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: missing", m->path, name);
     m->V = (size_t)embed->dims[1];
+    return 0;
+}
+
+int cart_bind_weights(struct cart_model *m, struct cart_err *err)
+{
+    const struct cart_checkpoint *c = &m->priv->source;
     m->priv->used = calloc(c->n, sizeof *m->priv->used);
     if (!m->priv->used)
         return cart_err_memory(err, "tensor table", c->n);

@@ -83,7 +83,7 @@ static void hash_vector(struct cart_hash *h, const float *v, size_t n)
 
 /* The bound weights, in an order of ours: the same for every file that holds them, whatever it is
  * called, says beside them, or keeps them in. */
-static int weights(struct cart_model *m, struct cart_err *err)
+int cart_fingerprint_weights(const struct cart_model *m, char out[33], struct cart_err *err)
 {
     struct cart_hash *h = cart_hash_new();
     if (!h)
@@ -108,7 +108,7 @@ static int weights(struct cart_model *m, struct cart_err *err)
     unsigned char digest[16];
     cart_hash_final(h, digest);
     cart_hash_free(h);
-    hex_of(digest, m->fp.weights);
+    hex_of(digest, out);
     return 0;
 }
 
@@ -124,15 +124,14 @@ int cart_fingerprints_make(struct cart_model *m, struct cart_err *err)
         cart_hash_bytes(text, (size_t)n, digest);
         hex_of(digest, m->fp.chat);
     }
-    int r = geometry(m, err);
-    return r < 0 ? r : weights(m, err);
+    return geometry(m, err);
 }
 
 int cart_fingerprints_hold(const struct cart_model *m, struct cart_err *err)
 {
-    struct cart_model now = *m;
-    int r = weights(&now, err);
-    return r < 0 ? r : strcmp(now.fp.weights, m->fp.weights) == 0;
+    char now[33];
+    int r = cart_fingerprint_weights(m, now, err);
+    return r < 0 ? r : strcmp(now, m->fp.weights) == 0;
 }
 
 json_t *cart_fingerprints_json(const struct cart_fingerprints *fp)

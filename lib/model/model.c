@@ -1,5 +1,6 @@
 #include "model/model_impl.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,21 +15,96 @@ static int read_name(struct cart_model *m, struct cart_err *err)
     return m->name ? 0 : cart_err_memory(err, "model name", name.len);
 }
 
+/* What can be read side by side. */
+enum { VOCABULARY, WEIGHTS, N_PARTS };
+
+struct parts {
+    struct cart_model *m;
+    const char *profile;
+    bool ahead;        /* there is another thread */
+    atomic_bool ready; /* the vocabulary is: nothing is done ahead any more */
+    int r[N_PARTS];
+    struct cart_err err[N_PARTS];
+};
+
+/* Pages that a matrix lies on are mapped by reading from each. */
+static void touch(const struct cart_matrix *w, atomic_bool *until)
+{
+    enum { PAGE = 4096, LOOK = 16 };
+    const volatile unsigned char *bytes = w->data;
+    size_t n = w->N * w->row_bytes / PAGE;
+    for (size_t i = 0; i < n; i++) {
+        if (i % LOOK == 0 && atomic_load_explicit(until, memory_order_relaxed))
+            return;
+        (void)bytes[i * PAGE];
+    }
+}
+
+/* The first forward would wait for every page of the weights, which is a tenth of the time of a
+ * short prompt: a thread that has nothing else to do maps them, in the order of their use. */
+static void touch_weights(const struct cart_model *m, atomic_bool *until)
+{
+    for (size_t i = 0; i < m->L; i++) {
+        const struct cart_layer *l = &m->layers[i];
+        const struct cart_matrix *const w[] = {&l->wq,     &l->wk,   &l->wv,    &l->wo,
+                                               &l->w_gate, &l->w_up, &l->w_down};
+        for (size_t k = 0; k < CART_COUNTOF(w); k++)
+            touch(w[k], until);
+    }
+    touch(&m->head, until);
+}
+
+static void read_part(void *ctx, size_t unit, size_t worker)
+{
+    struct parts *p = ctx;
+    struct cart_model *m = p->m;
+    struct cart_err *err = &p->err[unit];
+    (void)worker;
+    if (unit == VOCABULARY) {
+        p->r[unit] = m->priv->source.hub ? cart_vocabulary_read_hub(m, p->profile, err)
+                                         : cart_vocabulary_read(m, p->profile, err);
+        atomic_store(&p->ready, true);
+        return;
+    }
+    p->r[unit] = cart_bind_weights(m, err);
+    if (p->r[unit] == 0)
+        p->r[unit] = cart_fingerprint_weights(m, m->fp.weights, err);
+    if (p->r[unit] == 0 && p->ahead)
+        touch_weights(m, &p->ready);
+}
+
+static int read_parts(struct cart_model *m, const struct cart_model_options *opt,
+                      struct cart_err *err)
+{
+    struct cart_pool *pool = opt ? opt->pool : NULL;
+    struct parts p = {
+        .m = m, .profile = opt ? opt->profile : NULL, .ahead = pool && cart_pool_threads(pool) > 1};
+    if (p.ahead) {
+        cart_pool_run(pool, N_PARTS, read_part, &p);
+    } else {
+        read_part(&p, WEIGHTS, 0);
+        if (p.r[WEIGHTS] == 0)
+            read_part(&p, VOCABULARY, 0);
+    }
+    size_t failed = p.r[WEIGHTS] < 0 ? WEIGHTS : VOCABULARY;
+    if (p.r[failed] < 0 && err)
+        *err = p.err[failed];
+    return p.r[failed];
+}
+
 static int open_parts(struct cart_model *m, const struct cart_model_options *opt,
                       struct cart_err *err)
 {
-    const char *profile = opt ? opt->profile : NULL;
     int r = cart_checkpoint_open(&m->priv->source, m->path, err);
     if (r < 0)
         return r;
-    bool hub = m->priv->source.hub != NULL;
-    r = hub ? cart_family_read_hub(m, err) : cart_family_read(m, err);
+    r = m->priv->source.hub ? cart_family_read_hub(m, err) : cart_family_read(m, err);
     if (r == 0)
         r = read_name(m, err);
     if (r == 0)
-        r = cart_bind_weights(m, err);
+        r = cart_bind_size(m, err);
     if (r == 0)
-        r = hub ? cart_vocabulary_read_hub(m, profile, err) : cart_vocabulary_read(m, profile, err);
+        r = read_parts(m, opt, err);
     if (r == 0)
         r = cart_fingerprints_make(m, err);
     return r;

@@ -51,6 +51,8 @@ struct cart_model {
 struct cart_model_options {
     const char
         *profile; /* chat profile by name, in place of the one chosen by the template; NULL */
+    struct cart_pool *pool; /* helps, where there is one: weights are mapped in while the vocabulary
+                               is read; NULL */
 };
 
 /* Maps path (a GGUF file; a directory, its config.json or its index), reads and checks everything,

@@ -44,7 +44,9 @@ int cart_family_find(struct cart_model *m, const char *arch, size_t n,
 int cart_family_read(struct cart_model *m, struct cart_err *err) CART_MUST_USE;
 int cart_family_read_hub(struct cart_model *m, struct cart_err *err) CART_MUST_USE;
 
-/* bind.c: every weight, with its exact shape; a tensor that nothing uses is an error. */
+/* bind.c: V, which the rows of the embedding say; then every weight, with its exact shape; a tensor
+ * that nothing uses is an error. */
+int cart_bind_size(struct cart_model *m, struct cart_err *err) CART_MUST_USE;
 int cart_bind_weights(struct cart_model *m, struct cart_err *err) CART_MUST_USE;
 
 /* vocabulary.c and vocabulary_hub.c: tokenizer and chat profile from the keys, or from
@@ -58,7 +60,9 @@ int cart_vocabulary_read_hub(struct cart_model *m, const char *profile,
 int cart_vocabulary_chat(struct cart_model *m, const char *text, size_t n, const char *profile,
                          struct cart_err *err) CART_MUST_USE;
 
-/* fingerprint.c. */
+/* fingerprint.c: that of the weights, once they are bound; then the others. */
+int cart_fingerprint_weights(const struct cart_model *m, char out[33],
+                             struct cart_err *err) CART_MUST_USE;
 int cart_fingerprints_make(struct cart_model *m, struct cart_err *err) CART_MUST_USE;
 /* Whether (1 or 0) the weights, as they are mapped now, still have their fingerprint. */
 int cart_fingerprints_hold(const struct cart_model *m, struct cart_err *err) CART_MUST_USE;

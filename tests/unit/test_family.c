@@ -105,6 +105,26 @@ static void insert_heads(struct cart_buf *b, const uint32_t *heads, size_t n)
     cart_buf_release(&v);
 }
 
+/* With a pool to help it: the same model, or the same words. */
+static void expect_helped(const char *path, const struct cart_model *alone, const char *words)
+{
+    struct cart_model_options o = {.profile = NULL};
+    struct cart_err err = {0};
+    struct cart_model *m = NULL;
+    for (size_t threads = 1; threads <= 3; threads++) {
+        assert_int_equal(cart_pool_new(&o.pool, threads, NULL), 0);
+        int r = cart_model_open(&m, path, &o, &err);
+        assert_int_equal(r < 0, alone == NULL);
+        if (r < 0)
+            assert_string_equal(err.msg, words);
+        else
+            assert_memory_equal(&m->fp, &alone->fp, sizeof m->fp);
+        cart_model_close(m);
+        m = NULL;
+        cart_pool_free(o.pool);
+    }
+}
+
 /* words NULL: the file is a model. Releases b. */
 static void expect(struct cart_buf *b, const char *words)
 {
@@ -116,6 +136,7 @@ static void expect(struct cart_buf *b, const char *words)
     assert_int_equal(cart_io_write(fd, b->data, b->len, path, &err), 0);
     close(fd);
     int r = cart_model_open(&m, path, NULL, &err);
+    expect_helped(path, m, err.msg);
     unlink(path);
     cart_model_close(m);
     cart_buf_release(b);
