@@ -144,7 +144,8 @@ static void add_part(struct cart_cartridge *c, const struct cart_model *m,
         layers[i].v = c->priv->data[i * CART_ROWS_TENSORS + v];
         layers[i].stride = cart_layer_kv_width(&m->layers[i]);
     }
-    c->parts[c->n_parts++] = (struct cart_kv_part){rows, c->dtype, layers};
+    c->parts[c->n_parts++] =
+        (struct cart_kv_part){.rows = rows, .dtype = c->dtype, .layers = layers};
 }
 
 static int bind_rows(struct cart_cartridge *c, const struct cart_model *m, bool reorder,

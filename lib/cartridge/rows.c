@@ -2,6 +2,7 @@
 
 #include "base/hash.h"
 
+#include <assert.h>
 #include <string.h>
 
 const char *const cart_rows_names[CART_ROWS_TENSORS] = {"k_sink", "k", "v_sink", "v"};
@@ -74,6 +75,7 @@ static int check_layer(const struct cart_layer *l, size_t layer, const char *nam
 int cart_rows_check_finite(const struct cart_model *m, const struct cart_kv_part *part, size_t row0,
                            const char *what, struct cart_err *err)
 {
+    assert(!part->blocked);
     for (size_t i = 0; i < m->L; i++) {
         const struct cart_kv_layer *kv = &part->layers[i];
         int r = check_layer(&m->layers[i], i, "k", kv->k, kv->stride, part->dtype, part->rows, row0,

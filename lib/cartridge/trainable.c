@@ -55,11 +55,13 @@ static void bind(struct cart_trainable *t, const struct cart_model *m)
     }
     if (t->frozen > 0) {
         t->grads[t->n_parts] = (struct cart_kv_grad){NULL, NULL};
-        t->parts[t->n_parts++] = (struct cart_kv_part){t->frozen, CART_F32, t->layers[SINKS]};
+        t->parts[t->n_parts++] =
+            (struct cart_kv_part){.rows = t->frozen, .dtype = CART_F32, .layers = t->layers[SINKS]};
     }
     if (rows > 0) {
         t->grads[t->n_parts] = (struct cart_kv_grad){t->dk, t->dv};
-        t->parts[t->n_parts++] = (struct cart_kv_part){rows, CART_F32, t->layers[ROWS]};
+        t->parts[t->n_parts++] =
+            (struct cart_kv_part){.rows = rows, .dtype = CART_F32, .layers = t->layers[ROWS]};
     }
 }
 
@@ -109,28 +111,15 @@ float *cart_trainable_v(const struct cart_trainable *t, const struct cart_model 
     return row_of(t, m, layer, r, true);
 }
 
-static void copy_row(float *dst, const void *src, size_t at, int dtype, size_t n)
-{
-    if (dtype == CART_F32)
-        memcpy(dst, (const float *)src + at, n * sizeof *dst);
-    for (size_t i = 0; i < n && dtype != CART_F32; i++) {
-        uint16_t h = ((const uint16_t *)src)[at + i];
-        dst[i] = dtype == CART_F16 ? cart_f16_to_f32(h) : cart_bf16_to_f32(h);
-    }
-}
-
 void cart_trainable_set(struct cart_trainable *t, const struct cart_model *m,
                         const struct cart_kv_part *parts, size_t n_parts)
 {
     size_t row = 0;
     for (size_t i = 0; i < n_parts; i++)
         for (size_t r = 0; r < parts[i].rows; r++, row++)
-            for (size_t l = 0; l < m->L; l++) {
-                const struct cart_kv_layer *kv = &parts[i].layers[l];
-                size_t w = cart_layer_kv_width(&m->layers[l]);
-                copy_row(row_of(t, m, l, row, false), kv->k, r * kv->stride, parts[i].dtype, w);
-                copy_row(row_of(t, m, l, row, true), kv->v, r * kv->stride, parts[i].dtype, w);
-            }
+            for (size_t l = 0; l < m->L; l++)
+                cart_kv_part_row(&parts[i], m, l, r, row_of(t, m, l, row, false),
+                                 row_of(t, m, l, row, true));
     assert(row == t->p);
 }
 

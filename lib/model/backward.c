@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "model/layer.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -261,11 +262,18 @@ static void plan_attention(struct cart_tape *t, size_t l)
         size_t row = t->row0[i], q = first_row(t, l, i), T = count_rows(t, l, i);
         for (size_t j = 0; j < t->n_parts; j++) {
             const struct cart_kv_layer *pl = &t->parts[j]->layers[l];
-            seg[j] = (struct cart_kv_segment){pl->k, pl->v, t->parts[j]->rows, pl->stride,
-                                              t->parts[j]->dtype};
+            assert(!t->parts[j]->blocked);
+            seg[j] = (struct cart_kv_segment){.k = pl->k,
+                                              .v = pl->v,
+                                              .rows = t->parts[j]->rows,
+                                              .stride = pl->stride,
+                                              .dtype = t->parts[j]->dtype};
         }
-        seg[t->n_parts] =
-            (struct cart_kv_segment){s.k + row * wk, a->v + row * wk, t->convs[i].T, wk, CART_F32};
+        seg[t->n_parts] = (struct cart_kv_segment){.k = s.k + row * wk,
+                                                   .v = a->v + row * wk,
+                                                   .rows = t->convs[i].T,
+                                                   .stride = wk,
+                                                   .dtype = CART_F32};
         t->items[i] =
             (struct cart_attn_item){.q = s.q + q * wq,
                                     .out = a->attn + q * wq,

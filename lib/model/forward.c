@@ -138,11 +138,13 @@ static size_t list_segments(const struct cart_workspace *w, const struct cart_mo
     for (size_t j = 0; j < kv->n_parts; j++) {
         const struct cart_kv_part *part = kv->parts[j];
         const struct cart_kv_layer *pl = &part->layers[l];
-        seg[j] = (struct cart_kv_segment){pl->k, pl->v, part->rows, pl->stride, part->dtype};
+        seg[j] = (struct cart_kv_segment){pl->k,       pl->v,         part->rows, pl->stride,
+                                          part->dtype, part->blocked, part->skip};
     }
     cart_kv_tail_write(t, m, l, t->rows, w->scratch.k + p->row * width, w->acts.v + p->row * width,
                        p->T);
-    seg[kv->n_parts] = (struct cart_kv_segment){t->k[l], t->v[l], t->rows + p->T, width, t->dtype};
+    seg[kv->n_parts] = (struct cart_kv_segment){
+        t->k[l], t->v[l], t->rows + p->T, t->places * m->layers[l].DH, t->dtype, true, t->skip};
     return kv->n_parts + 1;
 }
 
@@ -246,6 +248,8 @@ int cart_forward(const struct cart_model *m, struct cart_workspace *w,
             size_t from = n_pieces == 0 ? first : 0;
             size_t T = s->T - from < w->tokens - M ? s->T - from : w->tokens - M;
             *p = (struct piece){span + n_pieces, from, T, M, cart_kv_rows(&s->kv), 0, 0};
+            if (s->kv.tail->rows == 0)
+                cart_kv_tail_start(s->kv.tail, p->pos);
             list_wants(w, s, p, n_pieces == 0 ? done : 0, &R);
             M += T;
             n_pieces++;

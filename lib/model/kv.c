@@ -6,21 +6,24 @@
 #include <assert.h>
 #include <string.h>
 
+#define BLOCK CART_ATTN_BLOCK
+
 void cart_kv_tail_layout(struct cart_kv_tail *t, struct cart_arena *a, const struct cart_model *m,
                          int dtype, size_t cap)
 {
     size_t size = cart_dtype_info(dtype)->bytes;
+    bool fits = cart_size_add(cap, BLOCK - 1, &t->places);
+    t->places = fits ? t->places / BLOCK * BLOCK : SIZE_MAX;
     t->cap = cap;
     t->dtype = dtype;
     t->k = cart_arena_push(a, m->L, sizeof *t->k);
     t->v = cart_arena_push(a, m->L, sizeof *t->v);
     for (size_t l = 0; l < m->L; l++) {
-        size_t width = cart_layer_kv_width(&m->layers[l]);
         size_t n = 0;
-        if (!cart_size_mul(cap, width, &n))
+        if (!cart_size_mul(t->places, cart_layer_kv_width(&m->layers[l]), &n))
             n = SIZE_MAX;
-        void *k = cart_arena_push(a, n, size); /* [cap, HK, DH] */
-        void *v = cart_arena_push(a, n, size);
+        void *k = cart_arena_push(a, n, size); /* [HK][places / BLOCK][DH, BLOCK] */
+        void *v = cart_arena_push(a, n, size); /* [HK][places, DH] */
         if (t->k) {
             t->k[l] = k;
             t->v[l] = v;
@@ -28,16 +31,24 @@ void cart_kv_tail_layout(struct cart_kv_tail *t, struct cart_arena *a, const str
     }
 }
 
+/* Places for cap rows, wherever in a block they begin. */
+static size_t places_for(size_t cap)
+{
+    size_t n;
+    return cart_size_add(cap, BLOCK - 1, &n) ? n : SIZE_MAX;
+}
+
 int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, int dtype, size_t cap,
                       struct cart_err *err)
 {
     struct cart_kv_tail fresh = {.arena = CART_ARENA_INIT};
-    cart_kv_tail_layout(&fresh, &fresh.arena, m, dtype, cap);
+    cart_kv_tail_layout(&fresh, &fresh.arena, m, dtype, places_for(cap));
     int r = cart_arena_reserve(&fresh.arena, fresh.arena.used, err);
     if (r < 0)
         return cart_err_wrap(err, r, "keys and values of %zu tokens", cap);
-    cart_kv_tail_layout(&fresh, &fresh.arena, m, dtype, cap);
+    cart_kv_tail_layout(&fresh, &fresh.arena, m, dtype, places_for(cap));
     *t = fresh;
+    t->cap = cap;
     return 0;
 }
 
@@ -51,47 +62,135 @@ size_t cart_kv_tail_bytes(const struct cart_model *m, int dtype, size_t cap)
 {
     struct cart_kv_tail t = {0};
     struct cart_arena a = CART_ARENA_INIT;
-    cart_kv_tail_layout(&t, &a, m, dtype, cap);
+    cart_kv_tail_layout(&t, &a, m, dtype, places_for(cap));
     return a.overflow ? SIZE_MAX : a.used;
 }
 
-/* Row `row` of a layer's keys or values. */
-static void *row_of(const struct cart_kv_tail *t, void *rows, size_t width, size_t row)
+void cart_kv_tail_start(struct cart_kv_tail *t, size_t before)
 {
-    return (char *)rows + row * width * cart_dtype_info(t->dtype)->bytes;
+    t->rows = 0;
+    t->skip = before % BLOCK;
+}
+
+/* `at` values into rows of the type. */
+static void *values_at(void *rows, int dtype, size_t at)
+{
+    return (char *)rows + at * cart_dtype_info(dtype)->bytes;
 }
 
 void cart_kv_part_of_tail(struct cart_kv_part *part, struct cart_kv_layer *layers,
                           const struct cart_model *m, const struct cart_kv_tail *t, size_t first,
                           size_t rows)
 {
+    size_t place = t->skip + first;
     for (size_t l = 0; l < m->L; l++) {
-        size_t width = cart_layer_kv_width(&m->layers[l]);
-        layers[l] = (struct cart_kv_layer){row_of(t, t->k[l], width, first),
-                                           row_of(t, t->v[l], width, first), width};
+        size_t DH = m->layers[l].DH, block = place / BLOCK * BLOCK * DH;
+        layers[l] = (struct cart_kv_layer){values_at(t->k[l], t->dtype, block),
+                                           values_at(t->v[l], t->dtype, block), t->places * DH};
     }
-    *part = (struct cart_kv_part){.rows = rows, .dtype = t->dtype, .layers = layers};
+    *part = (struct cart_kv_part){
+        .rows = rows, .dtype = t->dtype, .layers = layers, .blocked = true, .skip = place % BLOCK};
+}
+
+static float value_at(const void *rows, int dtype, size_t i)
+{
+    switch (dtype) {
+    case CART_F16:
+        return cart_f16_to_f32(((const uint16_t *)rows)[i]);
+    case CART_BF16:
+        return cart_bf16_to_f32(((const uint16_t *)rows)[i]);
+    default:
+        return ((const float *)rows)[i];
+    }
+}
+
+void cart_kv_part_row(const struct cart_kv_part *part, const struct cart_model *m, size_t l,
+                      size_t row, float *k, float *v)
+{
+    const struct cart_kv_layer *kv = &part->layers[l];
+    size_t width = cart_layer_kv_width(&m->layers[l]), DH = m->layers[l].DH;
+    size_t place = part->skip + row, key = cart_attn_blocked_key(place, DH);
+    for (size_t i = 0; i < width; i++) {
+        size_t head = i / DH * kv->stride, d = i % DH, at = row * kv->stride + i;
+        if (k)
+            k[i] = value_at(kv->k, part->dtype, part->blocked ? head + key + d * BLOCK : at);
+        if (v)
+            v[i] = value_at(kv->v, part->dtype, part->blocked ? head + place * DH + d : at);
+    }
+}
+
+/* Columns of one head's block of keys from n rows that lie width apart. */
+static void write_keys(void *block, int dtype, const float *k, size_t width, size_t n, size_t DH)
+{
+    float *out = block;
+    uint16_t line[BLOCK];
+    float side[BLOCK];
+    if (dtype == CART_F32) {
+        for (size_t c = 0; c < DH; c++)
+            for (size_t j = 0; j < n; j++)
+                out[c * BLOCK + j] = k[j * width + c];
+        return;
+    }
+    for (size_t c = 0; c < DH; c++) {
+        for (size_t j = 0; j < n; j++)
+            side[j] = k[j * width + c];
+        cart_narrow(line, dtype, side, n);
+        memcpy((uint16_t *)block + c * BLOCK, line, n * sizeof *line);
+    }
 }
 
 void cart_kv_tail_write(const struct cart_kv_tail *t, const struct cart_model *m, size_t l,
                         size_t at, const float *k, const float *v, size_t n)
 {
-    size_t width = cart_layer_kv_width(&m->layers[l]);
-    cart_narrow(row_of(t, t->k[l], width, at), t->dtype, k, n * width);
-    cart_narrow(row_of(t, t->v[l], width, at), t->dtype, v, n * width);
+    const struct cart_layer *layer = &m->layers[l];
+    size_t width = cart_layer_kv_width(layer), DH = layer->DH, done = 0;
+    assert(t->skip + at + n <= t->places);
+    for (size_t take; done < n; done += take) {
+        size_t place = t->skip + at + done;
+        take = BLOCK - place % BLOCK < n - done ? BLOCK - place % BLOCK : n - done;
+        for (size_t h = 0; h < layer->HK; h++) {
+            size_t head = h * t->places * DH, from = done * width + h * DH;
+            write_keys(values_at(t->k[l], t->dtype, head + cart_attn_blocked_key(place, DH)),
+                       t->dtype, k + from, width, take, DH);
+            for (size_t j = 0; j < take; j++)
+                cart_narrow(values_at(t->v[l], t->dtype, head + (place + j) * DH), t->dtype,
+                            v + from + j * width, DH);
+        }
+    }
 }
 
-void cart_kv_tail_copy(const struct cart_kv_tail *dst, size_t to, const struct cart_kv_tail *src,
-                       size_t from, size_t n, const struct cart_model *m)
+/* Places [to, to + n) of a head from places [from, from + n), in one block each. */
+static void copy_places(struct cart_kv_tail *dst, size_t to, const struct cart_kv_tail *src,
+                        size_t from, size_t n, size_t l, size_t h, size_t DH)
 {
     size_t size = cart_dtype_info(dst->dtype)->bytes;
-    assert(dst->dtype == src->dtype);
-    for (size_t l = 0; l < m->L && n > 0; l++) {
-        size_t width = cart_layer_kv_width(&m->layers[l]);
-        memcpy(row_of(dst, dst->k[l], width, to), row_of(src, src->k[l], width, from),
-               n * width * size);
-        memcpy(row_of(dst, dst->v[l], width, to), row_of(src, src->v[l], width, from),
-               n * width * size);
+    size_t out = h * dst->places * DH, in = h * src->places * DH;
+    char *k = values_at(dst->k[l], dst->dtype, out + cart_attn_blocked_key(to, DH));
+    const char *k0 = values_at(src->k[l], src->dtype, in + cart_attn_blocked_key(from, DH));
+    if (n == BLOCK)
+        memcpy(k, k0, n * DH * size);
+    for (size_t c = 0; n < BLOCK && c < DH; c++)
+        memcpy(k + c * BLOCK * size, k0 + c * BLOCK * size, n * size);
+    memcpy(values_at(dst->v[l], dst->dtype, out + to * DH),
+           values_at(src->v[l], src->dtype, in + from * DH), n * DH * size);
+}
+
+void cart_kv_tail_copy(struct cart_kv_tail *dst, size_t to, const struct cart_kv_tail *src,
+                       size_t from, size_t n, const struct cart_model *m)
+{
+    if (n == 0)
+        return;
+    if (to == 0)
+        cart_kv_tail_start(dst, src->skip + from);
+    to += dst->skip;
+    from += src->skip;
+    assert(dst->dtype == src->dtype && to % BLOCK == from % BLOCK && to + n <= dst->places);
+    for (size_t done = 0, take; done < n; done += take) {
+        size_t left = BLOCK - (to + done) % BLOCK;
+        take = left < n - done ? left : n - done;
+        for (size_t l = 0; l < m->L; l++)
+            for (size_t h = 0; h < m->layers[l].HK; h++)
+                copy_places(dst, to + done, src, from + done, take, l, h, m->layers[l].DH);
     }
 }
 

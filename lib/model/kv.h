@@ -9,26 +9,33 @@
 #include "model/model.h"
 #include "tensor/attention.h"
 
+/* As struct cart_kv_segment has them: stride is from row to row, or, blocked, from head to head. */
 struct cart_kv_layer {
-    const void *k, *v; /* [rows, HK, DH], stride values from row to row */
+    const void *k, *v;
     size_t stride;
 };
 
-/* Rows for every layer. All memory borrowed. */
+/* Rows for every layer, by rows as a cartridge has them, or blocked as a tail has them. All memory
+ * borrowed. */
 struct cart_kv_part {
     size_t rows;
     int dtype;                          /* F32, F16 or BF16 */
     const struct cart_kv_layer *layers; /* [L] */
+    bool blocked;
+    size_t skip; /* blocked: places before the first row's, below CART_ATTN_BLOCK */
 };
 
-/* A stream's own rows: cap rows reserved, rows used. Owned by whoever made it. Their type is a class
+/* A stream's own rows: cap rows reserved, rows used. Owned by whoever made it. They lie blocked, so
+ * that attention reads them as they are (tensor/attention.h); the first forward or copy that writes
+ * to an empty tail decides where in a block they begin: at their logical index. Their type is a class
  * of results of its own (--kv): a row of F16 or BF16 is rounded once, when it is written (nearest,
  * ties to even; after head norm and rotation), and widened exactly whenever it is read, also by the
  * tokens beside it in one forward. So within a class nothing depends on how rows came to be there. */
 struct cart_kv_tail {
     size_t cap, rows;
-    int dtype;     /* F32, F16 or BF16 */
-    void **k, **v; /* [L] -> [cap, HK, DH] */
+    size_t skip, places; /* row i has place skip + i of `places` */
+    int dtype;           /* F32, F16 or BF16 */
+    void **k, **v;       /* [L] -> [HK] blocks of places */
     struct cart_arena arena;
 };
 
@@ -49,7 +56,8 @@ int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, int dt
 void cart_kv_tail_release(struct cart_kv_tail *t);
 size_t cart_kv_tail_bytes(const struct cart_model *m, int dtype, size_t cap);
 /* The layout function of a tail that lies in its owner's arena, one of many: such a tail is not
- * released. */
+ * released. It has cap places, filled up to whole blocks, so room for cap rows only where they begin
+ * at the beginning of a block. */
 void cart_kv_tail_layout(struct cart_kv_tail *t, struct cart_arena *a, const struct cart_model *m,
                          int dtype, size_t cap);
 
@@ -59,12 +67,21 @@ void cart_kv_part_of_tail(struct cart_kv_part *part, struct cart_kv_layer *layer
                           const struct cart_model *m, const struct cart_kv_tail *t, size_t first,
                           size_t rows);
 
+/* One row of layer l as f32, [HK, DH] each; k or v may be NULL. */
+void cart_kv_part_row(const struct cart_kv_part *part, const struct cart_model *m, size_t l,
+                      size_t row, float *k, float *v);
+
+/* Where an empty tail's rows will begin: behind `before` others. */
+void cart_kv_tail_start(struct cart_kv_tail *t, size_t before);
+
 /* Writes rows [at, at + n) of layer l from k and v [n, HK, DH]. */
 void cart_kv_tail_write(const struct cart_kv_tail *t, const struct cart_model *m, size_t l,
                         size_t at, const float *k, const float *v, size_t n);
 
-/* Rows [from, from + n) of src to rows [to, to + n) of dst, of the same type. */
-void cart_kv_tail_copy(const struct cart_kv_tail *dst, size_t to, const struct cart_kv_tail *src,
+/* Rows [from, from + n) of src to rows [to, to + n) of dst, of the same type and with the same
+ * logical indices; a dst whose rows begin with these (to is 0) takes over where in a block they
+ * stand. */
+void cart_kv_tail_copy(struct cart_kv_tail *dst, size_t to, const struct cart_kv_tail *src,
                        size_t from, size_t n, const struct cart_model *m);
 
 size_t cart_kv_rows(const struct cart_kv *kv); /* parts and tail */

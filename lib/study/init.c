@@ -151,6 +151,16 @@ static double deviation(const float *x, size_t rows, size_t width)
     return sqrt(sum / (double)(rows * width - first));
 }
 
+/* The prefilled rows of ids, as a cartridge has them. */
+static int rows_of_ids(struct cart_trainable *t, const struct cart_model *m,
+                       const struct cart_ids *ids, struct cart_pool *pool, struct cart_err *err)
+{
+    int r = cart_trainable_init(t, m, ids->n, 0, err);
+    if (r == 0 && (r = set_from_ids(t, m, ids->data, ids->n, pool, err)) < 0)
+        cart_trainable_release(t);
+    return r;
+}
+
 static void fill_random(float *row, size_t r, size_t width, double scale, uint64_t seed,
                         size_t stream)
 {
@@ -165,7 +175,7 @@ static int rows_at_random(struct cart_init *out, const struct cart_model *m,
 {
     const struct cart_chat *chat;
     struct cart_ids ids = CART_IDS_INIT;
-    struct cart_kv_tail tail;
+    struct cart_trainable text;
     size_t n_open, n_close, p = opt->p ? opt->p : CART_INIT_DEFAULT_P;
     int r = cart_model_chat(m, &chat, err);
     if (r < 0 || (r = cart_trainable_init(&out->rows, m, p, opt->frozen, err)) < 0)
@@ -174,23 +184,24 @@ static int rows_at_random(struct cart_init *out, const struct cart_model *m,
     const uint32_t *close = cart_chat_turn_close(chat, &n_close);
     if ((r = cart_ids_add(&ids, open, n_open, err)) < 0 ||
         (r = cart_ids_add(&ids, close, n_close, err)) < 0 ||
-        (r = cart_init_prefill(&tail, m, ids.data, ids.n, pool, err)) < 0) {
+        (r = rows_of_ids(&text, m, &ids, pool, err)) < 0) {
         cart_ids_release(&ids);
         return r;
     }
     for (size_t l = 0; l < m->L; l++) {
         size_t width = cart_layer_kv_width(&m->layers[l]);
-        double k = deviation(tail.k[l], tail.rows, width),
-               v = deviation(tail.v[l], tail.rows, width);
-        memcpy(cart_trainable_k(&out->rows, m, l, 0), tail.k[l], width * sizeof(float));
-        memcpy(cart_trainable_v(&out->rows, m, l, 0), tail.v[l], width * sizeof(float));
+        const float *first_k = cart_trainable_k(&text, m, l, 0),
+                    *first_v = cart_trainable_v(&text, m, l, 0);
+        double k = deviation(first_k, text.p, width), v = deviation(first_v, text.p, width);
+        memcpy(cart_trainable_k(&out->rows, m, l, 0), first_k, width * sizeof(float));
+        memcpy(cart_trainable_v(&out->rows, m, l, 0), first_v, width * sizeof(float));
         for (size_t row = 1; row < p; row++) {
             fill_random(cart_trainable_k(&out->rows, m, l, row), row, width, k, opt->seed, 2 * l);
             fill_random(cart_trainable_v(&out->rows, m, l, row), row, width, v, opt->seed,
                         2 * l + 1);
         }
     }
-    cart_kv_tail_release(&tail);
+    cart_trainable_release(&text);
     cart_ids_release(&ids);
     return 0;
 }

@@ -96,7 +96,8 @@ static size_t shared_keys(const struct cart_attn_item *a, const struct cart_attn
     for (size_t s = 0; s < a->n_segs && s < b->n_segs; s++) {
         const struct cart_kv_segment *x = &a->segs[s], *y = &b->segs[s];
 
-        if (x->k != y->k || x->v != y->v || x->stride != y->stride || x->dtype != y->dtype)
+        if (x->k != y->k || x->v != y->v || x->stride != y->stride || x->dtype != y->dtype ||
+            x->blocked != y->blocked || x->skip != y->skip)
             break;
         n += min_size(x->rows, y->rows);
         if (x->rows != y->rows)

@@ -41,12 +41,27 @@
 #define CART_ATTN_SPAN 512
 #define CART_ATTN_HEAD_MAX 1024 /* widest head */
 
-/* rows of [HK, DH] each, stride values apart (>= HK * DH), in place; dtype F32, F16 or BF16. */
+/* Keys and values in place, F32, F16 or BF16, in one of two layouts.
+ * By rows: row i is [HK, DH], stride values (>= HK * DH) behind row i - 1.
+ * Blocked, which a forward reads without a copy or a transposition: stride values from one KV head
+ * to the next; row i has place skip + i of its head, skip < CART_ATTN_BLOCK. Values are [place, DH];
+ * keys are blocks of CART_ATTN_BLOCK places, [DH, CART_ATTN_BLOCK] each, so that keys stand side by
+ * side. To be read in place, skip must be the logical index of the first row mod CART_ATTN_BLOCK.
+ * Places without a row are read, but count for nothing, whatever they hold. */
 struct cart_kv_segment {
     const void *k, *v;
     size_t rows, stride;
     int dtype;
+    bool blocked;
+    size_t skip;
 };
+
+/* Where the first value of a place's key lies in its head; the others follow CART_ATTN_BLOCK values
+ * apart. */
+static inline size_t cart_attn_blocked_key(size_t place, size_t DH)
+{
+    return place / CART_ATTN_BLOCK * CART_ATTN_BLOCK * DH + place % CART_ATTN_BLOCK;
+}
 
 struct cart_attn_dims {
     size_t H, HK;  /* H a multiple of HK; query head h reads KV head h / (H / HK) */
@@ -71,7 +86,7 @@ void cart_attention_forward(const struct cart_attn_item *items, size_t n,
 void cart_attention_forward_ref(const struct cart_attn_item *items, size_t n,
                                 const struct cart_attn_dims *d);
 
-/* Gradients of one item. The segments must be F32 here. dk/dv [rows, HK, DH] parallel to the item's
+/* Gradients of one item. The segments must be F32 by rows here. dk/dv [rows, HK, DH] parallel to the item's
  * segments, dense (stride HK * DH); a NULL entry means that gradient is not wanted. Adds into dq,
  * dk, dv. Different items of one call must not share dk/dv buffers. */
 struct cart_attn_grad {

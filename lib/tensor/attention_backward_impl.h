@@ -17,9 +17,9 @@ struct backward_state {
     const struct cart_attn_backward_work *w;
     const struct cart_attn_dims *d;
     size_t kv, DHp, G;
-    float *kt, *vt; /* [DHp][BLOCK] */
-    float *dk, *dv; /* [BLOCK][DHp] */
-    struct block block;
+    float *kt, *vt;      /* [DHp][BLOCK] */
+    float *dk, *dv;      /* [BLOCK][DHp] */
+    float *k, *rows;     /* [BLOCK][DHp]: keys, and scratch for values */
     bool any_dk, any_dv; /* whether a segment in this block wants it */
 
     /* The chunk: rows row0 .. row0 + n_rows - 1 of the item. */
@@ -128,6 +128,7 @@ static void chunk_store(const struct backward_state *b)
 /* Scores and dout . v of n rows from i on, in tiles. */
 static void group_dots(struct backward_state *b, size_t i, size_t n)
 {
+    struct source kt = source_f32(b->kt), vt = source_f32(b->vt);
     size_t DHp = b->DHp, DH = b->d->DH;
 
     for (size_t r = 0; r < n; r += TILE_ROWS) {
@@ -137,8 +138,8 @@ static void group_dots(struct backward_state *b, size_t i, size_t n)
             j0 = min_size(j0, b->lo[r + k]);
             j1 = max_size(j1, b->hi[r + k]);
         }
-        dots(rows, b->q + (i + r) * DHp, DHp, DH, b->kt, b->s + r * BLOCK, j0, j1);
-        dots(rows, b->dout + (i + r) * DHp, DHp, DH, b->vt, b->dp + r * BLOCK, j0, j1);
+        dots(rows, b->q + (i + r) * DHp, DHp, DH, &kt, b->s + r * BLOCK, j0, j1);
+        dots(rows, b->dout + (i + r) * DHp, DHp, DH, &vt, b->dp + r * BLOCK, j0, j1);
     }
 }
 
@@ -189,7 +190,7 @@ static void group_bands(struct backward_state *b, size_t n)
 static void keys_add(struct backward_state *b, float *out, const float *coef, const float *vec)
 {
     for (size_t j = 0; j < BLOCK; j += TILE_ROWS) {
-        struct sum_args a = {out + j * b->DHp, b->DHp, coef + j, 1, BLOCK, vec, b->DHp};
+        struct sum_args a = {out + j * b->DHp, b->DHp, coef + j, 1, BLOCK, source_f32(vec), b->DHp};
 
         sum_banded(min_size(TILE_ROWS, BLOCK - j), &a, b->DHp, b->from + j, b->to + j);
     }
@@ -205,8 +206,8 @@ static void group_back(struct backward_state *b, size_t i, size_t n, size_t firs
     group_dots(b, i, n);
     group_weights(b, i, n);
     for (size_t r = 0; b->w->dq && r < n; r += TILE_ROWS) {
-        struct sum_args a = {b->dq + (i + r) * DHp, DHp, b->dp + r * BLOCK, BLOCK, 1, b->block.k,
-                             b->block.ldk};
+        struct sum_args a = {b->dq + (i + r) * DHp, DHp, b->dp + r * BLOCK, BLOCK, 1,
+                             source_f32(b->k),      DHp};
 
         sum_banded(min_size(TILE_ROWS, n - r), &a, DHp, b->lo + r, b->hi + r);
     }
@@ -235,10 +236,29 @@ static void rows_seeing(const struct backward_state *b, size_t first, size_t *fr
     *to = max_size(b->row0, min_size(b->row0 + b->n_rows, t1 * b->G)) - b->row0;
 }
 
+/* The keys of a block as rows and both sides' columns. Keys are copied in any case: rows that many
+ * tiles read again and again should not share a few sets of the cache. */
+static void block_load(struct backward_state *b, struct reading *read)
+{
+    size_t ldv = b->DHp;
+    struct source v = source_f32(NULL);
+
+    if (read->n == BLOCK)
+        v = rows_in_place(read, true, false, &ldv);
+    if (v.base == NULL) {
+        rows_copy(read, true, b->rows);
+        v = source_f32(b->rows);
+    }
+    block_transpose(b->vt, v, ldv, b->DHp);
+    rows_copy(read, false, b->k);
+    block_transpose(b->kt, source_f32(b->k), b->DHp, b->DHp);
+}
+
 static void chunk_back(struct backward_state *b)
 {
     const struct cart_attn_item *it = b->w->item;
-    struct cursor cur = {it->segs, 0}, grad_cur = cur;
+    struct reading read = {.it = it, .d = b->d, .cur = {it->segs, 0}, .kv = b->kv};
+    struct cursor grad_cur = read.cur;
     size_t end = it->pos0 + it->T;
 
     chunk_load(b);
@@ -248,9 +268,9 @@ static void chunk_back(struct backward_state *b)
         rows_seeing(b, first, &from, &to);
         if (from >= to)
             continue;
-        block_read(&b->block, &cur, it, b->d, b->kv, first, n, true, false);
-        block_transpose(b->kt, b->block.k, b->block.ldk, b->DHp);
-        block_transpose(b->vt, b->block.v, b->block.ldv, b->DHp);
+        read.first = first;
+        read.n = n;
+        block_load(b, &read);
         if (b->w->dkv)
             block_gradients(b, &grad_cur, first, n, false);
         for (size_t i = from; i < to; i += GROUP_BACK)
@@ -271,8 +291,8 @@ static void backward(const struct cart_attn_backward_work *w, const struct cart_
 
     b.kt = take(&space, b.DHp * BLOCK);
     b.vt = take(&space, b.DHp * BLOCK);
-    b.block.k_copy = take(&space, b.DHp * BLOCK);
-    b.block.v_copy = take(&space, b.DHp * BLOCK);
+    b.k = take(&space, b.DHp * BLOCK);
+    b.rows = take(&space, b.DHp * BLOCK);
     b.dk = take(&space, b.DHp * BLOCK);
     b.dv = take(&space, b.DHp * BLOCK);
     b.s = take(&space, GROUP_BACK * BLOCK);

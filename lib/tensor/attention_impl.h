@@ -5,7 +5,7 @@
 #ifndef CART_TENSOR_ATTENTION_IMPL_H
 #define CART_TENSOR_ATTENTION_IMPL_H
 
-#include "tensor/attention_tiles_impl.h"
+#include "tensor/attention_blocks_impl.h"
 
 #include <assert.h>
 
@@ -18,9 +18,13 @@ struct forward_state {
     float *q, *o, *total; /* [heads * n][DHp]: queries, running span, joined spans */
     float *m, *l, *M, *L; /* [heads * n] */
     size_t *pos;          /* [n] */
-    float *kt;            /* [DHp][BLOCK] */
     float *s;             /* [GROUP][BLOCK] */
-    struct block block;
+    float *kt_copy;       /* [DHp][BLOCK] */
+    float *rows_copy;     /* [BLOCK][DHp] */
+
+    /* The block: keys side by side [DH][BLOCK], values as rows, ldv apart. */
+    struct source kt, v;
+    size_t ldv;
 };
 
 static void row_of(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d, size_t r,
@@ -48,10 +52,9 @@ static void state_init(struct forward_state *f, const struct cart_attn_forward_w
     f->heads = heads;
     f->DHp = DHp;
     f->n = n;
-    f->kt = take(&space, DHp * BLOCK);
     f->s = take(&space, GROUP * BLOCK);
-    f->block.k_copy = take(&space, DHp * BLOCK);
-    f->block.v_copy = take(&space, DHp * BLOCK);
+    f->kt_copy = take(&space, DHp * BLOCK);
+    f->rows_copy = take(&space, DHp * BLOCK);
     f->q = take(&space, rows * DHp);
     f->o = take(&space, rows * DHp);
     f->total = take(&space, rows * DHp);
@@ -165,7 +168,7 @@ static void group_attend(struct forward_state *f, size_t h, size_t r, size_t n, 
             j0 = min_size(j0, lo[i + k]);
             j1 = max_size(j1, hi[i + k]);
         }
-        dots(rows, f->q + (at + i) * DHp, DHp, f->d->DH, f->kt, f->s + i * BLOCK, j0, j1);
+        dots(rows, f->q + (at + i) * DHp, DHp, f->d->DH, &f->kt, f->s + i * BLOCK, j0, j1);
     }
     group_maxima(f->s, n, lo, hi, f->d->scale, m_old, m_new);
     exp_differences(alpha, m_old, m_new, n);
@@ -179,8 +182,7 @@ static void group_attend(struct forward_state *f, size_t h, size_t r, size_t n, 
             row_scale(f->o + (at + i) * DHp, alpha[i], DHp);
     }
     for (size_t i = 0; i < n; i += TILE_ROWS) {
-        struct sum_args a = {f->o + (at + i) * DHp, DHp, f->s + i * BLOCK, BLOCK, 1, f->block.v,
-                             f->block.ldv};
+        struct sum_args a = {f->o + (at + i) * DHp, DHp, f->s + i * BLOCK, BLOCK, 1, f->v, f->ldv};
 
         sum_banded(min_size(TILE_ROWS, n - i), &a, DHp, lo + i, hi + i);
     }
@@ -222,24 +224,31 @@ static void join_rows(struct forward_state *f, size_t r0, size_t r1)
     }
 }
 
-/* Rows r0 .. r1 - 1 of head h meet the block of the n keys from first on. */
+/* Rows r0 .. r1 - 1 of head h meet the block that is read. */
 static void block_attend(struct forward_state *f, size_t h, size_t r0, size_t r1,
-                         const struct cart_attn_item *it, struct cursor *cur, size_t first,
-                         size_t n)
+                         struct reading *read)
 {
-    block_read(&f->block, cur, it, f->d, f->kv + h, first, n, false, r1 - r0 > GROUP);
-    block_transpose(f->kt, f->block.k, f->block.ldk, f->DHp);
+    bool once = r1 - r0 <= TILE_ROWS; /* what one tile reads need not be widened before */
+
+    f->kt = keys_side_by_side(read, once, f->kt_copy, f->rows_copy);
+    f->v = rows_in_place(read, true, once, &f->ldv);
+    /* Rows that many tiles read again and again should not share a few sets of the cache. */
+    if (f->v.base == NULL || (r1 - r0 > GROUP && f->ldv != f->DHp)) {
+        rows_copy(read, true, f->rows_copy);
+        f->v = source_f32(f->rows_copy);
+        f->ldv = f->DHp;
+    }
     for (size_t r = r0; r < r1; r += GROUP) {
         size_t count = min_size(GROUP, r1 - r), seen = 0;
 
         for (size_t i = 0; i < count; i++) {
             size_t lo, hi;
 
-            visible(f->d, f->pos[r + i], first, &lo, &hi);
+            visible(f->d, f->pos[r + i], read->first, &lo, &hi);
             seen |= hi;
         }
         if (seen)
-            group_attend(f, h, r, count, first);
+            group_attend(f, h, r, count, read->first);
     }
 }
 
@@ -248,7 +257,7 @@ static void block_attend(struct forward_state *f, size_t h, size_t r0, size_t r1
 static void rows_attend(struct forward_state *f, size_t r0, size_t r1,
                         const struct cart_attn_item *it, size_t b0, size_t b1)
 {
-    struct cursor cur = {it->segs, 0};
+    struct reading read = {.it = it, .d = f->d, .cur = {it->segs, 0}};
     size_t last = 0, begin = SIZE_MAX;
 
     for (size_t r = r0; r < r1; r++) {
@@ -258,11 +267,12 @@ static void rows_attend(struct forward_state *f, size_t r0, size_t r1,
     b0 = max_size(b0, begin / BLOCK);
     b1 = min_size(b1, last / BLOCK + 1);
     for (size_t b = b0; b < b1; b++) {
-        size_t first = b * BLOCK, n = min_size(BLOCK, last + 1 - first);
-
+        read.first = b * BLOCK;
+        read.n = min_size(BLOCK, last + 1 - read.first);
         for (size_t h = 0; h < f->heads; h++) {
-            block_attend(f, h, r0, r1, it, &cur, first, n);
-            if ((first + BLOCK) % CART_ATTN_SPAN == 0)
+            read.kv = f->kv + h;
+            block_attend(f, h, r0, r1, &read);
+            if ((read.first + BLOCK) % CART_ATTN_SPAN == 0)
                 join_rows(f, h * f->n + r0, h * f->n + r1);
         }
     }

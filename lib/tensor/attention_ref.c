@@ -38,6 +38,15 @@ static void key_read(const struct cart_attn_item *it, const struct cart_attn_dim
     size_t row;
     const struct cart_kv_segment *s = &it->segs[find_segment(it, j, &row)];
 
+    if (s->blocked) {
+        size_t place = s->skip + row, key = kv * s->stride + cart_attn_blocked_key(place, d->DH);
+
+        for (size_t i = 0; i < d->DH; i++) {
+            k[i] = value_at(s->k, s->dtype, key + i * CART_ATTN_BLOCK);
+            v[i] = value_at(s->v, s->dtype, kv * s->stride + place * d->DH + i);
+        }
+        return;
+    }
     for (size_t i = 0; i < d->DH; i++) {
         k[i] = value_at(s->k, s->dtype, row * s->stride + kv * d->DH + i);
         v[i] = value_at(s->v, s->dtype, row * s->stride + kv * d->DH + i);

@@ -86,8 +86,10 @@ static struct problem problem_make(const struct shape *s)
     for (size_t i = 0; i < n; i++) {
         size_t q = i * s->T * D, k = i * s->T * W;
 
-        p.segs[2 * i] = (struct cart_kv_segment){p.prefix[0], p.prefix[1], s->P, W, CART_F32};
-        p.segs[2 * i + 1] = (struct cart_kv_segment){p.own[0] + k, p.own[1] + k, s->T, W, CART_F32};
+        p.segs[2 * i] = (struct cart_kv_segment){
+            .k = p.prefix[0], .v = p.prefix[1], .rows = s->P, .stride = W, .dtype = CART_F32};
+        p.segs[2 * i + 1] = (struct cart_kv_segment){
+            .k = p.own[0] + k, .v = p.own[1] + k, .rows = s->T, .stride = W, .dtype = CART_F32};
         p.dk[2 * i] = p.dprefix[0] + i * s->P * W;
         p.dv[2 * i] = p.dprefix[1] + i * s->P * W;
         p.dk[2 * i + 1] = p.down[0] + k;

@@ -164,9 +164,11 @@ void workloads_close(struct workloads *w)
 
 /* Rows as a forward would leave them: memory that was never written is one page of zeros, which is
  * read from the nearest cache. */
-static void fill(struct cart_kv_tail *t, const struct cart_model *m, size_t rows, size_t seed)
+static void fill(struct cart_kv_tail *t, const struct cart_model *m, size_t before, size_t rows,
+                 size_t seed)
 {
     uint32_t r = (uint32_t)seed + 1;
+    cart_kv_tail_start(t, before);
     for (size_t l = 0; l < m->L; l++) {
         size_t n = cart_layer_kv_width(&m->layers[l]);
         float *x = zeroed(2 * n, sizeof *x);
@@ -380,7 +382,7 @@ static void make(struct workloads *w, struct state *s, const struct kind *k)
     for (size_t b = 0; b < s->B; b++) {
         need(cart_kv_tail_init(&s->tails[b], m, s->kv, s->T + WORKLOAD_STEPS, &err), &err);
         if (k->run == decode)
-            fill(&s->tails[b], m, s->T, b);
+            fill(&s->tails[b], m, s->P, s->T, b);
     }
 }
 

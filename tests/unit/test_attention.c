@@ -65,18 +65,21 @@ static float *filled(size_t n, float value)
 /* Keys and values of one stream: as one array each, and as segments in which they lie with gaps of
  * NaN. */
 struct keys {
-    size_t rows, width; /* width = HK * DH */
-    float *k, *v;       /* [rows][width] */
+    size_t rows, width, DH; /* width = HK * DH */
+    float *k, *v;           /* [rows][width] */
     struct cart_kv_segment segs[SEGMENTS];
     size_t n_segs;
     void *memory[2 * SEGMENTS];
     size_t n_memory;
 };
 
-static struct keys keys_make(size_t rows, size_t width, uint64_t seed)
+static struct keys keys_make(size_t rows, const struct shape *s, uint64_t seed)
 {
+    size_t width = s->HK * s->DH;
+
     return (struct keys){.rows = rows,
                          .width = width,
+                         .DH = s->DH,
                          .k = grid(rows * width, seed),
                          .v = grid(rows * width, seed + 1)};
 }
@@ -95,25 +98,50 @@ static void keys_release(struct keys *k)
     free(k->v);
 }
 
-static void *lay_out(const float *rows, size_t n, size_t width, size_t stride, int dtype)
+/* Takes the floats. */
+static void *narrowed(float *f, size_t n, int dtype)
 {
-    size_t total = (n + 2) * stride;
-    float *f = filled(total, NAN);
     uint16_t *h;
 
-    for (size_t r = 0; r < n; r++)
-        memcpy(f + r * stride, rows + r * width, width * sizeof *f);
     if (dtype == CART_F32)
         return f;
-    h = room(total, sizeof *h);
-    for (size_t i = 0; i < total; i++)
+    h = room(n, sizeof *h);
+    for (size_t i = 0; i < n; i++)
         h[i] = dtype == CART_F16 ? cart_f16_from_f32(f[i]) : cart_bf16_from_f32(f[i]);
     free(f);
     return h;
 }
 
-/* Cuts the rows at the given places (increasing, ended by 0); a segment's type and gap follow from
- * mix. */
+static void *lay_out(const float *rows, size_t n, size_t width, size_t stride, int dtype)
+{
+    size_t total = (n + 2) * stride;
+    float *f = filled(total, NAN);
+
+    for (size_t r = 0; r < n; r++)
+        memcpy(f + r * stride, rows + r * width, width * sizeof *f);
+    return narrowed(f, total, dtype);
+}
+
+/* Head by head in blocks; keys or values. */
+static void *lay_out_blocked(const float *rows, const struct cart_kv_segment *s, size_t width,
+                             size_t DH, bool values)
+{
+    size_t total = width / DH * s->stride;
+    float *f = filled(total, NAN);
+
+    for (size_t r = 0; r < s->rows; r++)
+        for (size_t c = 0; c < width; c++) {
+            size_t place = s->skip + r, head = c / DH * s->stride;
+
+            f[head + (values ? place * DH + c % DH
+                             : cart_attn_blocked_key(place, DH) + c % DH * CART_ATTN_BLOCK)] =
+                rows[r * width + c];
+        }
+    return narrowed(f, total, s->dtype);
+}
+
+/* Cuts the rows at the given places (increasing, ended by 0); a segment's type, layout and gap
+ * follow from mix: 0 is f32 by rows. Blocked ones stand where they can be read in place, or not. */
 static void keys_cut(struct keys *k, const size_t *cuts, unsigned mix)
 {
     static const int types[] = {CART_F32, CART_F16, CART_BF16};
@@ -121,16 +149,27 @@ static void keys_cut(struct keys *k, const size_t *cuts, unsigned mix)
 
     keys_clear(k);
     for (size_t i = 0; from < k->rows || i == 0; i++) {
-        size_t to = cuts[i] && cuts[i] < k->rows ? cuts[i] : k->rows;
-        size_t stride = k->width + (mix + i) % 2 * GAP;
-        int type = mix ? types[(mix + i) % 3] : CART_F32;
-        struct cart_kv_segment s = {NULL, NULL, to - from, stride, type};
+        size_t to = cuts[i] && cuts[i] < k->rows ? cuts[i] : k->rows, layout = (mix / 2 + i) % 3;
+        const float *rows[2] = {k->k + from * k->width, k->v + from * k->width};
+        struct cart_kv_segment s = {.rows = to - from,
+                                    .stride = k->width + (mix + i) % 2 * GAP,
+                                    .dtype = mix ? types[(mix + i) % 3] : CART_F32,
+                                    .blocked = mix && layout > 0};
+        void *memory[2];
 
+        if (s.blocked) {
+            s.skip = (from + (layout == 1 ? 0 : 7)) % CART_ATTN_BLOCK;
+            s.stride =
+                (s.skip + s.rows + CART_ATTN_BLOCK) / CART_ATTN_BLOCK * CART_ATTN_BLOCK * k->DH;
+        }
         assert_true(k->n_segs < SEGMENTS);
-        s.k = k->memory[k->n_memory++] =
-            lay_out(k->k + from * k->width, to - from, k->width, stride, type);
-        s.v = k->memory[k->n_memory++] =
-            lay_out(k->v + from * k->width, to - from, k->width, stride, type);
+        for (int v = 0; v < 2; v++) {
+            memory[v] = s.blocked ? lay_out_blocked(rows[v], &s, k->width, k->DH, v)
+                                  : lay_out(rows[v], s.rows, k->width, s.stride, s.dtype);
+            k->memory[k->n_memory++] = memory[v];
+        }
+        s.k = memory[0];
+        s.v = memory[1];
         k->segs[k->n_segs++] = s;
         from = to;
     }
@@ -152,7 +191,7 @@ static struct stream stream_make(const struct shape *s, uint64_t seed)
         .d = {s->H, s->HK, s->DH, s->window, 0.25f / (float)s->DH}, .T = s->T, .pos0 = s->pos0};
     size_t ld = s->H * s->DH + 5;
 
-    x.keys = keys_make(s->pos0 + s->T, s->HK * s->DH, seed);
+    x.keys = keys_make(s->pos0 + s->T, s, seed);
     keys_cut(&x.keys, whole, 0);
     x.ld = ld;
     x.q = grid(s->T * ld, seed + 2);
@@ -231,14 +270,14 @@ static void test_forward_variants(void **state)
         struct stream x = stream_make(&shapes[i], i * 10);
 
         stream_define(&x);
-        for (unsigned c = 0; c < 2 * CART_COUNTOF(cuts); c++) {
-            keys_cut(&x.keys, cuts[c / 2], c % 2 ? c : 0);
+        for (unsigned c = 0; c < 4 * CART_COUNTOF(cuts); c++) {
+            keys_cut(&x.keys, cuts[c / 4], c % 4 ? c : 0);
             for (size_t s = 0; s < n; s++) {
                 struct cart_attn_item it = item_of(&x, 0, x.T, x.out, x.stats);
 
                 /* The plain variants are slow, above all sanitized: one cut of each kind will do.
                  */
-                if (s < 2 && c > 0 && c != 1 + 2 * (i % CART_COUNTOF(cuts)))
+                if (s < 2 && c > 0 && c != 1 + i % 3 + 4 * (i % CART_COUNTOF(cuts)))
                     continue;
                 stream_blank(&x);
                 cart_attention_forward_with(sets[s]->attention, &it, 1, &x.d,
@@ -276,24 +315,26 @@ static void test_forward_calls(void **state)
 }
 
 /* Streams behind one shared prefix, in any company and order, equal each alone. */
-static void check_company(size_t prefix_rows, size_t window, size_t n_streams, size_t T_most)
+static void check_company(size_t prefix_rows, size_t window, size_t n_streams, size_t T_most,
+                          unsigned mix)
 {
     enum { MOST = 24 };
     struct shape s = {6, 2, 64, window, 0, 0};
-    struct keys prefix = keys_make(prefix_rows, s.HK * s.DH, 5);
+    struct keys prefix = keys_make(prefix_rows, &s, 5);
     struct stream x[MOST];
     struct cart_kv_segment segs[MOST][2];
     struct cart_attn_item items[MOST];
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
     size_t n_sets = cart_tensor_kernels_usable(sets);
 
-    keys_cut(&prefix, whole, 0);
+    keys_cut(&prefix, whole, mix);
     for (size_t i = 0; i < n_streams; i++) {
         size_t own = i * 37 % 150;
 
         s.T = 1 + i % T_most;
         s.pos0 = own;
         x[i] = stream_make(&s, 100 + i);
+        keys_cut(&x[i].keys, whole, mix);
         x[i].pos0 += prefix_rows;
         segs[i][0] = prefix.segs[0];
         segs[i][1] = x[i].keys.segs[0];
@@ -329,10 +370,12 @@ static void check_company(size_t prefix_rows, size_t window, size_t n_streams, s
 static void test_forward_company(void **state)
 {
     (void)state;
-    check_company(256, 0, 24, 1);
-    check_company(700, 0, 13, 1);
-    check_company(130, 100, 24, 3);
-    check_company(40, 0, 11, 60);
+    for (unsigned mix = 0; mix < 4; mix += 3) {
+        check_company(256, 0, 24, 1, mix);
+        check_company(700, 0, 13, 1, mix);
+        check_company(130, 100, 24, 3, mix);
+        check_company(40, 0, 11, 60, mix);
+    }
 }
 
 /* In f64, straight from the formula. */
@@ -457,7 +500,7 @@ static void test_forward_unseen(void **state)
         stream_define(&x);
         for (size_t round = 0; round < 4 * n; round++) {
             size_t bad = x.pos0 + x.T - 1 - (round % 4) * 17, width = x.keys.width;
-            struct keys spoilt = keys_make(x.keys.rows, width, i);
+            struct keys spoilt = keys_make(x.keys.rows, &some[i], i);
             struct stream y = x;
             struct cart_attn_item it;
 
@@ -465,7 +508,7 @@ static void test_forward_unseen(void **state)
                 spoilt.v[bad * width + c] = round % 2 ? NAN : INFINITY;
                 spoilt.k[bad * width + c] = NAN;
             }
-            keys_cut(&spoilt, whole, 0);
+            keys_cut(&spoilt, whole, round % 3 ? 0 : 3);
             y.keys = spoilt;
             it = item_of(&y, 0, y.T, y.out, y.stats);
             stream_blank(&y);

@@ -4,6 +4,7 @@
  * bits, equal bits are asked for; against float64, the bounds below. */
 #include "base/cpu.h"
 #include "base/io.h"
+#include "cartridge/trainable.h"
 #include "model/backward.h"
 #include "model/head.h"
 #include "stream/safetensors.h"
@@ -108,8 +109,22 @@ static float *plain_logits(struct fixture *f, struct cart_kv_tail *tail)
     return logits;
 }
 
+/* The first rows of a tail as a cartridge has them. */
+static void rows_of_tail(struct fixture *f, struct cart_trainable *rows,
+                         const struct cart_kv_tail *tail, size_t n)
+{
+    struct cart_kv_layer *layers = calloc(f->m->L, sizeof *layers);
+    struct cart_kv_part part;
+    cart_kv_part_of_tail(&part, layers, f->m, tail, 0, n);
+    need(cart_trainable_init(rows, f->m, n, 0, &f->err), &f->err);
+    cart_trainable_set(rows, f->m, &part, 1);
+    free(layers);
+}
+
 static void check_rows(struct fixture *f, const struct cart_kv_tail *tail)
 {
+    struct cart_trainable rows;
+    rows_of_tail(f, &rows, tail, f->T);
     for (size_t l = 0; l < f->m->L; l++) {
         size_t width = cart_layer_kv_width(&f->m->layers[l]);
         for (int v = 0; v < 2; v++) {
@@ -117,10 +132,11 @@ static void check_rows(struct fixture *f, const struct cart_kv_tail *tail)
             snprintf(name, sizeof name, "%c.layer%zu", v ? 'v' : 'k', l);
             const float *want = golden(f, name, f->T * width);
             if (want)
-                assert_true(worst(v ? tail->v[l] : tail->k[l], want, f->T * width, NULL) <
-                            LOGIT_BOUND);
+                assert_true(worst((v ? cart_trainable_v : cart_trainable_k)(&rows, f->m, l, 0),
+                                  want, f->T * width, NULL) < LOGIT_BOUND);
         }
     }
+    cart_trainable_release(&rows);
 }
 
 /* Logits of the tokens after the prefix, behind a part. Cut at `cut` tokens a call. */
@@ -189,37 +205,38 @@ static void check_kv(struct fixture *f, const struct cart_kv_tail *tail)
     } kinds[] = {{CART_F16, 2e-2}, {CART_BF16, 2e-1}};
     size_t D = f->m->D, n = f->T * cart_layer_kv_width(&f->m->layers[0]), last = f->T - 1;
     float *whole = calloc(2 * D, sizeof *whole), *some = calloc(2 * D, sizeof *some);
-    uint16_t *want = calloc(n, sizeof *want);
     struct cart_kv_tail tails[2];
+    struct cart_trainable plain, rounded;
+    rows_of_tail(f, &plain, tail, f->T);
     forward_some(f, f->ws, CART_F32, &last, 1, whole, tails);
     cart_kv_tail_release(&tails[0]);
     cart_kv_tail_release(&tails[1]);
     for (size_t i = 0; i < CART_COUNTOF(kinds); i++) {
         double scale, w;
+        bool f16 = kinds[i].dtype == CART_F16;
         forward_some(f, f->ws, kinds[i].dtype, &last, 1, some, tails);
-        for (int v = 0; v < 2; v++) {
-            const float *row = v ? tail->v[0] : tail->k[0];
-            for (size_t k = 0; k < n; k++)
-                want[k] = kinds[i].dtype == CART_F16 ? cart_f16_from_f32(row[k])
-                                                     : cart_bf16_from_f32(row[k]);
-            assert_memory_equal(v ? tails[1].v[0] : tails[1].k[0], want, n * sizeof *want);
-        }
+        rows_of_tail(f, &rounded, &tails[1], f->T);
+        /* Keys and values of a layer lie one behind the other. */
+        for (size_t k = 0; k < 2 * n; k++)
+            assert_true(rounded.x[k] == (f16 ? cart_f16_to_f32(cart_f16_from_f32(plain.x[k]))
+                                             : cart_bf16_to_f32(cart_bf16_from_f32(plain.x[k]))));
         w = worst(some, whole, D, &scale);
         assert_true(w > 0 && w < kinds[i].bound * scale);
+        cart_trainable_release(&rounded);
         cart_kv_tail_release(&tails[0]);
         cart_kv_tail_release(&tails[1]);
     }
+    cart_trainable_release(&plain);
     free(whole);
     free(some);
-    free(want);
 }
 
-static void scale_rows(struct fixture *f, struct cart_kv_tail *tail, float k, float v)
+static void scale_rows(struct fixture *f, struct cart_trainable *rows, float k, float v)
 {
     for (size_t l = 0; l < f->m->L; l++)
         for (size_t i = 0; i < f->prefix * cart_layer_kv_width(&f->m->layers[l]); i++) {
-            ((float *)tail->k[l])[i] *= k;
-            ((float *)tail->v[l])[i] *= v;
+            cart_trainable_k(rows, f->m, l, 0)[i] *= k;
+            cart_trainable_v(rows, f->m, l, 0)[i] *= v;
         }
 }
 
@@ -316,18 +333,17 @@ static void check_grads(struct fixture *f, const struct grads *g)
 
 /* One number moved both ways: the loss must follow the gradient. f32 logits limit what a difference
  * can resolve. */
-static void check_difference(struct fixture *f, struct cart_kv_tail *tail,
-                             const struct cart_kv_part *part, const struct grads *g)
+static void check_difference(struct fixture *f, struct cart_trainable *rows, const struct grads *g)
 {
     size_t l = f->m->L - 1, best = 0, n = f->prefix * cart_layer_kv_width(&f->m->layers[l]);
     for (size_t i = 1; i < n; i++)
         best = fabsf(g->dv[l][i]) > fabsf(g->dv[l][best]) ? i : best;
-    float *moving = (float *)tail->v[l] + best, old = *moving;
+    float *moving = cart_trainable_v(rows, f->m, l, 0) + best, old = *moving;
     double h = 0.02, loss[2];
     for (int s = 0; s < 2; s++) {
         struct grads moved;
         *moving = old + (s ? (float)-h : (float)h);
-        train(f, part, false, 1, &moved);
+        train(f, &rows->parts[0], false, 1, &moved);
         loss[s] = moved.loss;
         cart_arena_release(&moved.arena);
     }
@@ -403,9 +419,9 @@ static void check_gaps(struct fixture *f, const struct cart_kv_part *part)
     }
 }
 
-static void check_training(struct fixture *f, struct cart_kv_tail *tail,
-                           const struct cart_kv_part *part)
+static void check_training(struct fixture *f, struct cart_trainable *rows)
 {
+    const struct cart_kv_part *part = &rows->parts[0];
     struct grads one, again, two;
     train(f, part, false, 1, &one);
     train(f, part, true, 1, &again);
@@ -424,7 +440,7 @@ static void check_training(struct fixture *f, struct cart_kv_tail *tail,
             assert_true(two.dk[l][i] == one.dk[l][i] + one.dk[l][i]);
             assert_true(two.dv[l][i] == one.dv[l][i] + one.dv[l][i]);
         }
-    check_difference(f, tail, part, &one);
+    check_difference(f, rows, &one);
     cart_arena_release(&one.arena);
     cart_arena_release(&again.arena);
     cart_arena_release(&two.arena);
@@ -456,15 +472,18 @@ static void test_pair(void **state)
         assert_memory_equal(b, logits + f.prefix * V, n * V * sizeof *b);
         free(b);
     }
-    check_training(&f, &tail, &part);
-    check_gaps(&f, &part);
-    scale_rows(&f, &tail, 0.9f, 1.1f);
+    struct cart_trainable rows;
+    rows_of_tail(&f, &rows, &tail, f.prefix);
+    check_training(&f, &rows);
+    check_gaps(&f, &rows.parts[0]);
+    scale_rows(&f, &rows, 0.9f, 1.1f);
     const float *scaled = golden(&f, "logits_prefix_k0.9_v1.1", n * V);
     if (scaled) {
-        float *b = behind(&f, &part, n);
+        float *b = behind(&f, &rows.parts[0], n);
         assert_true(worst(b, scaled, n * V, NULL) < LOGIT_BOUND);
         free(b);
     }
+    cart_trainable_release(&rows);
     free(layers);
     free(logits);
     cart_kv_tail_release(&tail);

@@ -4,6 +4,7 @@
  *
  * writes a model as such a directory, for tests of the tools. */
 #include "base/io.h"
+#include "cartridge/trainable.h"
 #include "helper/hub_write.h"
 #include "helper/vocab.h"
 #include "model/backward.h"
@@ -72,7 +73,8 @@ static void run_backward(const struct cart_model *m, const uint32_t *ids, struct
     struct cart_err err;
     struct cart_kv_layer *layers = calloc(m->L, sizeof *layers);
     struct cart_kv_part part;
-    const struct cart_kv_part *parts = &part;
+    struct cart_trainable rows;
+    const struct cart_kv_part *parts = &rows.parts[0];
     struct cart_tape *tape = NULL;
     size_t want[4] = {3, 7, 8, T - PREFIX - 1}, D = m->D;
     struct cart_tape_limits lim = {.tokens = T, .convs = 1, .wants = 4, .prefix = PREFIX};
@@ -80,6 +82,9 @@ static void run_backward(const struct cart_model *m, const uint32_t *ids, struct
     float *hidden = calloc(4 * D, sizeof *hidden), *dhidden = calloc(4 * D, sizeof *dhidden);
     float **dk = calloc(m->L, sizeof *dk), **dv = calloc(m->L, sizeof *dv);
     cart_kv_part_of_tail(&part, layers, m, tail, 0, PREFIX);
+    need(cart_trainable_init(&rows, m, PREFIX, 0, &err), &err);
+    cart_trainable_set(&rows, m, &part, 1);
+    keep(out, rows.x, rows.n);
     for (size_t i = 0; i < 4 * D; i++)
         dhidden[i] = (float)(int)(i * 2654435761u % 2001) / 1000 - 1;
     for (size_t l = 0; l < m->L; l++) {
@@ -97,6 +102,7 @@ static void run_backward(const struct cart_model *m, const uint32_t *ids, struct
         free(dv[l]);
     }
     cart_tape_free(tape);
+    cart_trainable_release(&rows);
     free(dk);
     free(dv);
     free(hidden);
@@ -120,10 +126,6 @@ static struct results run(const struct cart_model *m)
     need(cart_forward(m, ws, &span, 1, hidden, pool, &err), &err);
     cart_head_logits(m, hidden, T, logits, pool);
     keep(&out, logits, T * m->V);
-    for (size_t l = 0; l < m->L; l++) {
-        keep(&out, tail.k[l], T * cart_layer_kv_width(&m->layers[l]));
-        keep(&out, tail.v[l], T * cart_layer_kv_width(&m->layers[l]));
-    }
     run_backward(m, ids, &tail, &out);
     cart_kv_tail_release(&tail);
     cart_workspace_free(ws);

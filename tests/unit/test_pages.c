@@ -19,6 +19,8 @@
 #define PIECE ((size_t)100)
 #define LANES 6
 #define TOKENS_MAX 400
+#define WIDTH_MAX 1024
+#define LAYERS_MAX 32
 
 static struct cart_model *model;
 
@@ -54,13 +56,17 @@ struct stream {
 
 static void write_rows(const struct stream *s, const struct cart_kv *kv, size_t T)
 {
+    float k[WIDTH_MAX] = {0}, v[WIDTH_MAX] = {0};
+
+    if (kv->tail->rows == 0)
+        cart_kv_tail_start(kv->tail, s->first + s->n);
     for (size_t l = 0; l < model->L; l++) {
         size_t width = cart_layer_kv_width(&model->layers[l]);
+        assert_true(width <= WIDTH_MAX);
         for (size_t t = 0; t < T; t++) {
-            float *k = (float *)kv->tail->k[l] + (kv->tail->rows + t) * width;
-            float *v = (float *)kv->tail->v[l] + (kv->tail->rows + t) * width;
             k[0] = mark(s->key, s->ids, s->n + t + 1, l);
             v[width - 1] = -mark(s->key, s->ids, s->n + t + 1, l);
+            cart_kv_tail_write(kv->tail, model, l, kv->tail->rows + t, k, v, 1);
         }
     }
 }
@@ -68,20 +74,24 @@ static void write_rows(const struct stream *s, const struct cart_kv *kv, size_t 
 /* Every row that a forward would read. */
 static void check_rows(struct stream *s)
 {
+    float k[WIDTH_MAX], v[WIDTH_MAX];
+    struct cart_kv_layer layers[LAYERS_MAX];
+    struct cart_kv_part own;
     struct cart_kv kv;
     size_t token = 0;
 
     assert_int_equal(s->lane.rows, s->n);
     cart_lane_begin(&s->lane, 1, &kv);
+    assert_true(model->L <= LAYERS_MAX);
+    cart_kv_part_of_tail(&own, layers, model, kv.tail, 0, kv.tail->rows);
     for (size_t i = 0; i <= kv.n_parts; i++) {
         size_t rows = i < kv.n_parts ? kv.parts[i]->rows : kv.tail->rows;
         for (size_t r = 0; r < rows; r++) {
             size_t l = (token + r) % model->L;
             size_t width = cart_layer_kv_width(&model->layers[l]);
-            const float *k = i < kv.n_parts ? kv.parts[i]->layers[l].k : kv.tail->k[l];
-            const float *v = i < kv.n_parts ? kv.parts[i]->layers[l].v : kv.tail->v[l];
-            assert_true(k[r * width] == mark(s->key, s->ids, token + r + 1, l));
-            assert_true(v[r * width + width - 1] == -mark(s->key, s->ids, token + r + 1, l));
+            cart_kv_part_row(i < kv.n_parts ? kv.parts[i] : &own, model, l, r, k, v);
+            assert_true(k[0] == mark(s->key, s->ids, token + r + 1, l));
+            assert_true(v[width - 1] == -mark(s->key, s->ids, token + r + 1, l));
         }
         token += rows;
         if (i < kv.n_parts)
