@@ -127,13 +127,55 @@ static int reserve_segments(struct cart_workspace *w, const struct cart_span *sp
     return cart_array_reserve(&w->segs, &w->segs_cap, total, sizeof *w->segs, err);
 }
 
-/* Writes the piece's keys and values behind its stream's tail in layer l, and lists the segments
- * that it reads: the stream's parts, then its tail up to and with these rows. Returns how many. */
-static size_t list_segments(const struct cart_workspace *w, const struct cart_model *m,
-                            const struct cart_kv *kv, const struct piece *p, size_t l,
-                            struct cart_kv_segment *seg)
+/* Rows of the pieces' keys and values that one unit writes. */
+enum { WRITE_ROWS = 64, WRITE_ALONE = 4 };
+
+struct rows_write {
+    const struct cart_workspace *w;
+    const struct cart_model *m;
+    const struct cart_span *spans;
+    size_t l;
+};
+
+static size_t write_units(const struct piece *p)
 {
-    size_t width = cart_layer_kv_width(&m->layers[l]);
+    return (p->T + WRITE_ROWS - 1) / WRITE_ROWS;
+}
+
+static void write_unit(void *ctx, size_t unit, size_t worker)
+{
+    const struct rows_write *x = ctx;
+    const struct piece *p = x->w->pieces;
+    (void)worker;
+    while (unit >= write_units(p))
+        unit -= write_units(p++);
+    size_t first = unit * WRITE_ROWS, left = p->T - first;
+    size_t row = (p->row + first) * cart_layer_kv_width(&x->m->layers[x->l]);
+    const struct cart_kv_tail *t = x->spans[p->span].kv.tail;
+    cart_kv_tail_write(t, x->m, x->l, t->rows + first, x->w->scratch.k + row, x->w->acts.v + row,
+                       left < WRITE_ROWS ? left : WRITE_ROWS);
+}
+
+/* Writes the M rows of the pieces behind their streams' tails in layer l. */
+static void write_rows(const struct cart_workspace *w, const struct cart_model *m,
+                       const struct cart_span *spans, size_t n_pieces, size_t M, size_t l,
+                       struct cart_pool *pool)
+{
+    struct rows_write x = {w, m, spans, l};
+    size_t units = 0;
+    for (size_t i = 0; i < n_pieces; i++)
+        units += write_units(&w->pieces[i]);
+    if (M > WRITE_ALONE)
+        cart_pool_run(pool, units, write_unit, &x);
+    for (size_t u = 0; M <= WRITE_ALONE && u < units; u++)
+        write_unit(&x, u, 0);
+}
+
+/* Lists the segments that a piece reads: its stream's parts, then its tail up to and with its own
+ * rows. Returns how many. */
+static size_t list_segments(const struct cart_model *m, const struct cart_kv *kv,
+                            const struct piece *p, size_t l, struct cart_kv_segment *seg)
+{
     const struct cart_kv_tail *t = kv->tail;
     for (size_t j = 0; j < kv->n_parts; j++) {
         const struct cart_kv_part *part = kv->parts[j];
@@ -141,8 +183,6 @@ static size_t list_segments(const struct cart_workspace *w, const struct cart_mo
         seg[j] = (struct cart_kv_segment){pl->k,       pl->v,         part->rows, pl->stride,
                                           part->dtype, part->blocked, part->skip};
     }
-    cart_kv_tail_write(t, m, l, t->rows, w->scratch.k + p->row * width, w->acts.v + p->row * width,
-                       p->T);
     seg[kv->n_parts] = (struct cart_kv_segment){
         t->k[l], t->v[l], t->rows + p->T, t->places * m->layers[l].DH, t->dtype, true, t->skip};
     return kv->n_parts + 1;
@@ -175,8 +215,7 @@ static size_t plan_attention(struct cart_workspace *w, const struct cart_model *
     size_t n = 0;
     for (size_t i = 0; i < n_pieces; i++) {
         const struct piece *p = &w->pieces[i];
-        size_t n_segs = list_segments(w, m, &spans[p->span].kv, p, l, seg),
-               end = p->want + p->n_want;
+        size_t n_segs = list_segments(m, &spans[p->span].kv, p, l, seg), end = p->want + p->n_want;
         if (all)
             add_item(w, layer, &n, seg, n_segs, p->row, p->T, p->pos);
         for (size_t r = p->want, T; !all && r < end; r += T) {
@@ -207,6 +246,7 @@ static void run_piece(const struct cart_model *m, struct cart_workspace *w,
         bool all = l + 1 < m->L || R == M;
         struct cart_layer_rows rows = {all ? w->scratch.index : w->on, M, all ? M : R};
         cart_layer_project(m, layer, &w->acts, &w->scratch, &rows, pool);
+        write_rows(w, m, spans, n_pieces, M, l, pool);
         size_t n = plan_attention(w, m, spans, n_pieces, l, all);
         cart_attention_forward(w->items, n, &dims, pool);
         cart_layer_finish(m, layer, &w->acts, &w->scratch, w->acts.x, &rows, pool);

@@ -119,44 +119,33 @@ void cart_kv_part_row(const struct cart_kv_part *part, const struct cart_model *
     }
 }
 
-/* Columns of one head's block of keys from n rows that lie width apart. */
-static void write_keys(void *block, int dtype, const float *k, size_t width, size_t n, size_t DH)
+/* One key to its column of a block. */
+static void write_key(void *column, int dtype, const float *k, size_t DH)
 {
-    float *out = block;
-    uint16_t line[BLOCK];
-    float side[BLOCK];
+    uint16_t narrow[CART_ATTN_HEAD_MAX];
     if (dtype == CART_F32) {
         for (size_t c = 0; c < DH; c++)
-            for (size_t j = 0; j < n; j++)
-                out[c * BLOCK + j] = k[j * width + c];
+            ((float *)column)[c * BLOCK] = k[c];
         return;
     }
-    for (size_t c = 0; c < DH; c++) {
-        for (size_t j = 0; j < n; j++)
-            side[j] = k[j * width + c];
-        cart_narrow(line, dtype, side, n);
-        memcpy((uint16_t *)block + c * BLOCK, line, n * sizeof *line);
-    }
+    cart_narrow(narrow, dtype, k, DH);
+    for (size_t c = 0; c < DH; c++)
+        ((uint16_t *)column)[c * BLOCK] = narrow[c];
 }
 
 void cart_kv_tail_write(const struct cart_kv_tail *t, const struct cart_model *m, size_t l,
                         size_t at, const float *k, const float *v, size_t n)
 {
     const struct cart_layer *layer = &m->layers[l];
-    size_t width = cart_layer_kv_width(layer), DH = layer->DH, done = 0;
+    size_t HK = layer->HK, DH = layer->DH;
     assert(t->skip + at + n <= t->places);
-    for (size_t take; done < n; done += take) {
-        size_t place = t->skip + at + done;
-        take = BLOCK - place % BLOCK < n - done ? BLOCK - place % BLOCK : n - done;
-        for (size_t h = 0; h < layer->HK; h++) {
-            size_t head = h * t->places * DH, from = done * width + h * DH;
-            write_keys(values_at(t->k[l], t->dtype, head + cart_attn_blocked_key(place, DH)),
-                       t->dtype, k + from, width, take, DH);
-            for (size_t j = 0; j < take; j++)
-                cart_narrow(values_at(t->v[l], t->dtype, head + (place + j) * DH), t->dtype,
-                            v + from + j * width, DH);
+    for (size_t h = 0; h < HK; h++)
+        for (size_t j = 0; j < n; j++) {
+            size_t place = t->skip + at + j, head = h * t->places * DH, from = (j * HK + h) * DH;
+            write_key(values_at(t->k[l], t->dtype, head + cart_attn_blocked_key(place, DH)),
+                      t->dtype, k + from, DH);
+            cart_narrow(values_at(t->v[l], t->dtype, head + place * DH), t->dtype, v + from, DH);
         }
-    }
 }
 
 /* Places [to, to + n) of a head from places [from, from + n), in one block each. */

@@ -27,7 +27,6 @@ struct plan {
     const struct cart_attn_dims *d;
     struct cart_pool *pool;
     struct cart_attn_forward_work range[MAX_RANGES];
-    size_t heads[MAX_RANGES]; /* KV heads of a unit of the range: one, or all */
     size_t n;
     size_t n_spans; /* while one long item is cut into spans */
     size_t span0;
@@ -43,11 +42,9 @@ static size_t part_size(const struct cart_attn_forward_work *w, const struct car
 static void forward_unit(void *ctx, size_t unit, size_t worker)
 {
     struct plan *p = ctx;
-    size_t i = 0;
 
-    for (size_t units; unit >= (units = p->d->HK / p->heads[i]); i++)
-        unit -= units;
-    p->kernels->forward(&p->range[i], p->d, unit, p->heads[i], cart_pool_scratch(p->pool, worker));
+    p->kernels->forward(&p->range[unit / p->d->HK], p->d, unit % p->d->HK,
+                        cart_pool_scratch(p->pool, worker));
 }
 
 static void span_unit(void *ctx, size_t unit, size_t worker)
@@ -71,21 +68,16 @@ static void join_unit(void *ctx, size_t unit, size_t worker)
 
 static void run_ranges(struct plan *p)
 {
-    size_t units = 0;
-
-    for (size_t i = 0; i < p->n; i++)
-        units += p->d->HK / p->heads[i];
-    if (units > 0)
-        cart_pool_run(p->pool, units, forward_unit, p);
+    if (p->n > 0)
+        cart_pool_run(p->pool, p->n * p->d->HK, forward_unit, p);
     p->n = 0;
 }
 
-static void add_range(struct plan *p, const struct cart_attn_forward_work *w, size_t heads)
+static void add_range(struct plan *p, const struct cart_attn_forward_work *w)
 {
     if (p->n == MAX_RANGES)
         run_ranges(p);
-    p->range[p->n] = *w;
-    p->heads[p->n++] = heads;
+    p->range[p->n++] = *w;
 }
 
 /* Logical keys that both items read from the same memory, in whole blocks. */
@@ -123,7 +115,7 @@ static size_t add_shared(struct plan *p, const struct cart_attn_item *items, siz
         rows += it->T * G;
     }
     if (taken > 1)
-        add_range(p, &(struct cart_attn_forward_work){items, taken, 0, rows, shared}, 1);
+        add_range(p, &(struct cart_attn_forward_work){items, taken, 0, rows, shared});
     return taken > 1 ? taken : 0;
 }
 
@@ -151,20 +143,6 @@ static bool run_spans(struct plan *p, const struct cart_attn_item *it)
     return true;
 }
 
-/* Whether a unit may be all heads of one item: where no item is much of the whole. */
-static bool items_are_many(const struct cart_attn_item *items, size_t n, size_t threads)
-{
-    size_t most = 0, all = 0;
-
-    for (size_t i = 0; i < n; i++) {
-        size_t keys = items[i].T * (items[i].pos0 + items[i].T);
-
-        most = max_size(most, keys);
-        all += keys;
-    }
-    return most <= all / (2 * threads);
-}
-
 void cart_attention_forward_with(const struct cart_attention_kernels *kernels,
                                  const struct cart_attn_item *items, size_t n,
                                  const struct cart_attn_dims *d, struct cart_pool *pool)
@@ -172,7 +150,7 @@ void cart_attention_forward_with(const struct cart_attention_kernels *kernels,
     struct plan p = {.kernels = kernels, .d = d, .pool = pool};
     size_t threads = cart_pool_threads(pool), G = d->H / d->HK, rows = 0, chunk, most,
            fit = cart_attn_rows_fit(d->DH);
-    bool spans = threads > 1 && n * d->HK < 2 * threads, many = items_are_many(items, n, threads);
+    bool spans = threads > 1 && n * d->HK < 2 * threads;
 
     assert(d->DH > 0 && d->DH <= CART_ATTN_HEAD_MAX && d->H % d->HK == 0);
     for (size_t i = 0; i < n; i++)
@@ -187,16 +165,12 @@ void cart_attention_forward_with(const struct cart_attention_kernels *kernels,
             taken = add_shared(&p, items + i, n - i, most);
         if (taken == 0 && spans && end > 0 && run_spans(&p, &items[i]))
             end = 0;
-        if (taken == 0 && many && end > 0 && end <= ROW_STEP && end * d->HK <= fit) {
-            add_range(&p, &(struct cart_attn_forward_work){&items[i], 1, 0, end, 0}, d->HK);
-            end = 0;
-        }
         /* The last rows see most keys: they go first, so that the end of the run is fine-grained.
          */
         while (taken == 0 && end > 0) {
             size_t begin = (end - 1) / chunk * chunk;
 
-            add_range(&p, &(struct cart_attn_forward_work){&items[i], 1, begin, end, 0}, 1);
+            add_range(&p, &(struct cart_attn_forward_work){&items[i], 1, begin, end, 0});
             end = begin;
         }
         i += max_size(taken, 1);

@@ -11,12 +11,12 @@
 
 #define GROUP 24 /* rows whose scores are kept at a time */
 
-/* The state of a forward unit: n rows of each of some KV heads, head after head. */
+/* The state of a forward unit: n rows of one KV head. */
 struct forward_state {
     const struct cart_attn_dims *d;
-    size_t kv, heads, DHp, n;
-    float *q, *o, *total; /* [heads * n][DHp]: queries, running span, joined spans */
-    float *m, *l, *M, *L; /* [heads * n] */
+    size_t kv, DHp, n;
+    float *q, *o, *total; /* [n][DHp]: queries, running span, joined spans */
+    float *m, *l, *M, *L; /* [n] */
     size_t *pos;          /* [n] */
     float *s;             /* [GROUP][BLOCK] */
     float *kt_copy;       /* [DHp][BLOCK] */
@@ -42,30 +42,29 @@ static void row_of(const struct cart_attn_forward_work *w, const struct cart_att
 }
 
 static void state_init(struct forward_state *f, const struct cart_attn_forward_work *w,
-                       const struct cart_attn_dims *d, size_t kv, size_t heads, void *scratch)
+                       const struct cart_attn_dims *d, size_t kv, void *scratch)
 {
     float *space = scratch;
-    size_t n = w->r1 - w->r0, rows = heads * n, G = d->H / d->HK, DHp = cart_attn_padded(d->DH);
+    size_t n = w->r1 - w->r0, G = d->H / d->HK, DHp = cart_attn_padded(d->DH);
 
     f->d = d;
     f->kv = kv;
-    f->heads = heads;
     f->DHp = DHp;
     f->n = n;
     f->s = take(&space, GROUP * BLOCK);
     f->kt_copy = take(&space, DHp * BLOCK);
     f->rows_copy = take(&space, DHp * BLOCK);
-    f->q = take(&space, rows * DHp);
-    f->o = take(&space, rows * DHp);
-    f->total = take(&space, rows * DHp);
-    f->m = take(&space, rows);
-    f->l = take(&space, rows);
-    f->M = take(&space, rows);
-    f->L = take(&space, rows);
+    f->q = take(&space, n * DHp);
+    f->o = take(&space, n * DHp);
+    f->total = take(&space, n * DHp);
+    f->m = take(&space, n);
+    f->l = take(&space, n);
+    f->M = take(&space, n);
+    f->L = take(&space, n);
     f->pos = (size_t *)take(&space, n * sizeof(size_t) / sizeof(float));
     assert((size_t)((char *)space - (char *)scratch) <= CART_ATTN_SCRATCH);
-    memset(f->o, 0, rows * DHp * sizeof(float));
-    for (size_t i = 0; i < rows; i++) {
+    memset(f->o, 0, n * DHp * sizeof(float));
+    for (size_t i = 0; i < n; i++) {
         f->m[i] = -INFINITY;
         f->l[i] = f->L[i] = f->M[i] = 0;
     }
@@ -75,9 +74,7 @@ static void state_init(struct forward_state *f, const struct cart_attn_forward_w
 
         row_of(w, d, r, &it, &t, &g);
         f->pos[r] = it->pos0 + t;
-        for (size_t h = 0; h < heads; h++)
-            widen_row(f->q + (h * n + r) * DHp, it->q + t * it->ldq + ((kv + h) * G + g) * d->DH,
-                      CART_F32, 0, d->DH);
+        widen_row(f->q + r * DHp, it->q + t * it->ldq + (kv * G + g) * d->DH, CART_F32, 0, d->DH);
     }
 }
 
@@ -150,16 +147,16 @@ static void row_scale(float *o, float a, size_t DHp)
         lanes_store(o + c, lanes_mul(lanes_load(o + c), lanes_set(a)));
 }
 
-/* A group of n rows from r on, of head h, meets the block that starts at key first. */
-static void group_attend(struct forward_state *f, size_t h, size_t r, size_t n, size_t first)
+/* A group of n rows from r on meets the block that starts at key first. */
+static void group_attend(struct forward_state *f, size_t r, size_t n, size_t first)
 {
-    size_t lo[GROUP], hi[GROUP], DHp = f->DHp, at = h * f->n + r;
+    size_t lo[GROUP], hi[GROUP], DHp = f->DHp;
     float m_old[GROUP_PADDED] = {0}, m_new[GROUP_PADDED] = {0}, alpha[GROUP_PADDED],
           sum[GROUP_PADDED];
 
     for (size_t i = 0; i < n; i++) {
         visible(f->d, f->pos[r + i], first, &lo[i], &hi[i]);
-        m_old[i] = f->m[at + i];
+        m_old[i] = f->m[r + i];
     }
     for (size_t i = 0; i < n; i += TILE_ROWS) {
         size_t rows = min_size(TILE_ROWS, n - i), j0 = lo[i], j1 = hi[i];
@@ -168,7 +165,7 @@ static void group_attend(struct forward_state *f, size_t h, size_t r, size_t n, 
             j0 = min_size(j0, lo[i + k]);
             j1 = max_size(j1, hi[i + k]);
         }
-        dots(rows, f->q + (at + i) * DHp, DHp, f->d->DH, &f->kt, f->s + i * BLOCK, j0, j1);
+        dots(rows, f->q + (r + i) * DHp, DHp, f->d->DH, &f->kt, f->s + i * BLOCK, j0, j1);
     }
     group_maxima(f->s, n, lo, hi, f->d->scale, m_old, m_new);
     exp_differences(alpha, m_old, m_new, n);
@@ -176,13 +173,13 @@ static void group_attend(struct forward_state *f, size_t h, size_t r, size_t n, 
     for (size_t i = 0; i < n; i++) {
         if (hi[i] == 0)
             continue;
-        f->m[at + i] = m_new[i];
-        f->l[at + i] = __builtin_fmaf(f->l[at + i], alpha[i], sum[i]);
+        f->m[r + i] = m_new[i];
+        f->l[r + i] = __builtin_fmaf(f->l[r + i], alpha[i], sum[i]);
         if (alpha[i] != 1.0f)
-            row_scale(f->o + (at + i) * DHp, alpha[i], DHp);
+            row_scale(f->o + (r + i) * DHp, alpha[i], DHp);
     }
     for (size_t i = 0; i < n; i += TILE_ROWS) {
-        struct sum_args a = {f->o + (at + i) * DHp, DHp, f->s + i * BLOCK, BLOCK, 1, f->v, f->ldv};
+        struct sum_args a = {f->o + (r + i) * DHp, DHp, f->s + i * BLOCK, BLOCK, 1, f->v, f->ldv};
 
         sum_banded(min_size(TILE_ROWS, n - i), &a, DHp, lo + i, hi + i);
     }
@@ -224,9 +221,8 @@ static void join_rows(struct forward_state *f, size_t r0, size_t r1)
     }
 }
 
-/* Rows r0 .. r1 - 1 of head h meet the block that is read. */
-static void block_attend(struct forward_state *f, size_t h, size_t r0, size_t r1,
-                         struct reading *read)
+/* Rows r0 .. r1 - 1 meet the block that is read. */
+static void block_attend(struct forward_state *f, size_t r0, size_t r1, struct reading *read)
 {
     bool once = r1 - r0 <= TILE_ROWS; /* what one tile reads need not be widened before */
 
@@ -248,16 +244,16 @@ static void block_attend(struct forward_state *f, size_t h, size_t r0, size_t r1
             seen |= hi;
         }
         if (seen)
-            group_attend(f, h, r, count, read->first);
+            group_attend(f, r, count, read->first);
     }
 }
 
-/* Rows r0 .. r1 - 1 of each head meet the blocks [b0, b1) of an item's keys, as far as they see
+/* Rows r0 .. r1 - 1 meet the blocks [b0, b1) of an item's keys, as far as they see
  * them. */
 static void rows_attend(struct forward_state *f, size_t r0, size_t r1,
                         const struct cart_attn_item *it, size_t b0, size_t b1)
 {
-    struct reading read = {.it = it, .d = f->d, .cur = {it->segs, 0}};
+    struct reading read = {.it = it, .d = f->d, .cur = {it->segs, 0}, .kv = f->kv};
     size_t last = 0, begin = SIZE_MAX;
 
     for (size_t r = r0; r < r1; r++) {
@@ -269,12 +265,9 @@ static void rows_attend(struct forward_state *f, size_t r0, size_t r1,
     for (size_t b = b0; b < b1; b++) {
         read.first = b * BLOCK;
         read.n = min_size(BLOCK, last + 1 - read.first);
-        for (size_t h = 0; h < f->heads; h++) {
-            read.kv = f->kv + h;
-            block_attend(f, h, r0, r1, &read);
-            if ((read.first + BLOCK) % CART_ATTN_SPAN == 0)
-                join_rows(f, h * f->n + r0, h * f->n + r1);
-        }
+        block_attend(f, r0, r1, &read);
+        if ((read.first + BLOCK) % CART_ATTN_SPAN == 0)
+            join_rows(f, r0, r1);
     }
 }
 
@@ -300,23 +293,22 @@ static void rows_finish(struct forward_state *f, const struct cart_attn_forward_
 {
     size_t G = f->d->H / f->d->HK;
 
-    join_rows(f, 0, f->heads * f->n);
+    join_rows(f, 0, f->n);
     for (size_t r = 0; r < f->n; r++) {
         const struct cart_attn_item *it;
         size_t t, g;
 
         row_of(w, f->d, r, &it, &t, &g);
-        for (size_t h = 0; h < f->heads; h++)
-            row_finish(f, h * f->n + r, it, t, (f->kv + h) * G + g);
+        row_finish(f, r, it, t, f->kv * G + g);
     }
 }
 
 static void forward(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d,
-                    size_t kv, size_t heads, void *scratch)
+                    size_t kv, void *scratch)
 {
     struct forward_state f;
 
-    state_init(&f, w, d, kv, heads, scratch);
+    state_init(&f, w, d, kv, scratch);
     if (w->n_items == 1) {
         rows_attend(&f, 0, f.n, w->items, 0, SIZE_MAX);
     } else {
@@ -340,7 +332,7 @@ static void forward_span(const struct cart_attn_forward_work *w, const struct ca
     struct forward_state f;
     size_t blocks = CART_ATTN_SPAN / BLOCK;
 
-    state_init(&f, w, d, kv, 1, scratch);
+    state_init(&f, w, d, kv, scratch);
     rows_attend(&f, 0, f.n, w->items, span * blocks, (span + 1) * blocks);
     /* A whole span has been joined to an empty total already; the last one may be cut short. */
     join_rows(&f, 0, f.n);
@@ -356,7 +348,7 @@ static void join(const struct cart_attn_forward_work *w, const struct cart_attn_
 {
     struct forward_state f;
 
-    state_init(&f, w, d, kv, 1, scratch);
+    state_init(&f, w, d, kv, scratch);
     for (size_t s = 0; s < n_spans; s++) {
         for (size_t r = 0; r < f.n; r++, parts += f.DHp + 2) {
             memcpy(f.o + r * f.DHp, parts, f.DHp * sizeof(float));

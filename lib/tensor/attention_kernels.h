@@ -33,10 +33,9 @@ struct cart_attn_backward_work {
 };
 
 struct cart_attention_kernels {
-    /* KV heads [kv, kv + heads), block by block of keys: heads that lie side by side in memory are
-     * read together. heads * (r1 - r0) <= cart_attn_rows_fit(DH). */
+    /* One KV head; r1 - r0 <= cart_attn_rows_fit(DH). */
     void (*forward)(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d,
-                    size_t kv, size_t heads, void *scratch);
+                    size_t kv, void *scratch);
 
     /* One span of keys alone, for a few rows of one item: part [r1 - r0][DHp + 2] holds o, m and l
      * of each row; l = 0 says that no key of the span is visible. Then join takes n_spans such
