@@ -20,7 +20,8 @@ struct state {
     struct cart_kv_layer *layers; /* [L], of the prefix */
     struct cart_kv_part part;
     struct cart_tape *tape;
-    float **g; /* [2 L], of the prefix */
+    float *rows; /* of the prefix in training */
+    float **g;   /* [2 L], of the prefix */
     size_t *want, *offsets;
     uint32_t *ids;
     float *p, *hidden, *dhidden;
@@ -148,7 +149,7 @@ static void release(struct state *s, const struct cart_model *m)
         cart_kv_tail_release(&s->prefix);
     cart_tape_free(s->tape);
     free(s->tails), free(s->layers), free(s->g), free(s->want), free(s->offsets);
-    free(s->ids), free(s->p), free(s->hidden), free(s->dhidden);
+    free(s->ids), free(s->p), free(s->hidden), free(s->dhidden), free(s->rows);
 }
 
 void workloads_close(struct workloads *w)
@@ -304,12 +305,32 @@ static void train(struct workloads *w, struct state *s, struct workload_run *out
     out->value = sums.ce / (double)rows;
 }
 
+/* Training goes on behind rows as a cartridge has them. */
+static void prefix_by_rows(const struct cart_model *m, struct state *s)
+{
+    struct cart_kv_layer *layers = zeroed(m->L, sizeof *layers);
+    float *at = s->rows = zeroed(s->P * cart_kv_row_width(m), sizeof *s->rows);
+    for (size_t l = 0; l < m->L; l++) {
+        size_t width = cart_layer_kv_width(&m->layers[l]);
+        float *k = at, *v = at + s->P * width;
+        for (size_t row = 0; row < s->P; row++)
+            cart_kv_part_row(&s->part, m, l, row, k + row * width, v + row * width);
+        layers[l] = (struct cart_kv_layer){k, v, width};
+        at += 2 * s->P * width;
+    }
+    free(s->layers);
+    s->layers = layers;
+    s->part = (struct cart_kv_part){.rows = s->P, .dtype = CART_F32, .layers = layers};
+    cart_kv_tail_release(&s->prefix);
+}
+
 static void make_training(struct workloads *w, struct state *s, bool recompute)
 {
     const struct cart_model *m = w->m;
     size_t rows = s->B * s->R;
     const struct cart_tape_limits lim = {s->B * s->T, s->B, rows, s->P, recompute};
     struct cart_err err;
+    prefix_by_rows(m, s);
     need(cart_tape_new(&s->tape, m, &lim, &err), &err);
     s->g = zeroed(2 * m->L, sizeof *s->g);
     for (size_t l = 0; l < 2 * m->L; l++)
