@@ -1,11 +1,12 @@
-/* Members of archives and the content of compressed files, but for gzip, through libarchive, which this
- * file alone sees and docs_libarchive.c loads. Only the formats named in docs.h are read, nothing is
- * extracted to disk, and what an archive unpacks to is counted against caps while it is read: a small
- * file that claims to hold gigabytes stops with an error. A compressed archive is two of these, one
- * over the other. */
+/* Members of archives and the content of compressed files, through libarchive, which this file alone
+ * sees, but for gzip. Only the formats named in docs.h are read, nothing is extracted to disk, and
+ * what an archive unpacks to is counted against caps while it is read: a small file that claims to
+ * hold gigabytes stops with an error. A compressed archive is two of these, one over the other. */
 #include "base/gunzip.h"
 #include "format/docs_impl.h"
-#include "format/docs_libarchive.h"
+
+#include <archive.h>
+#include <archive_entry.h>
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,7 +19,6 @@
 #define RATIO_FREE ((uint64_t)16 << 20) /* unpacked bytes that no ratio forbids */
 
 struct cart_archive {
-    const struct cart_libarchive *la;
     struct archive *reader;
     struct archive_entry *entry;      /* ours, since libarchive would not check that it got one */
     struct cart_gunzip *gzip;         /* in place of the two, for gzip */
@@ -53,7 +53,7 @@ static la_ssize_t on_read(struct archive *reader, void *ctx, const void **out)
         a->n_chunk += got > 0 ? (size_t)got : 0;
     }
     if (got < 0) {
-        a->la->archive_set_error(reader, EIO, "%s", a->from_err.msg);
+        archive_set_error(reader, EIO, "%s", a->from_err.msg);
         return -1;
     }
     a->packed += a->n_chunk;
@@ -69,7 +69,7 @@ static la_int64_t on_seek(struct archive *reader, void *ctx, la_int64_t offset, 
 
     if (at < 0) {
         cart_err_sys(&a->from_err, "%s: seeking", a->from->shown);
-        a->la->archive_set_error(reader, EIO, "%s", a->from_err.msg);
+        archive_set_error(reader, EIO, "%s", a->from_err.msg);
         return ARCHIVE_FATAL;
     }
     cart_source_reset(a->from);
@@ -110,10 +110,10 @@ static int archive_failure(struct cart_archive *a, struct cart_err *err)
 
     if (a->from_err.code < 0)
         return cart_err_set(err, a->from_err.code, "%s", a->from_err.msg);
-    if (memory || a->la->archive_errno(a->reader) == ENOMEM)
+    if (memory || archive_errno(a->reader) == ENOMEM)
         return cart_err_memory(err, a->from->shown, 0);
     return cart_err_set(err, CART_EFORMAT, "%s: archive: %s", a->from->shown,
-                        words_of(a->la->archive_error_string(a->reader), why));
+                        words_of(archive_error_string(a->reader), why));
 }
 
 /* Bytes of the file itself. A pipe's size is unknown: what has come through so far stands for it. */
@@ -163,7 +163,7 @@ static ptrdiff_t read_member(struct cart_source *s, void *out, size_t n, struct 
 {
     struct cart_archive *a = s->ctx;
     errno = 0;
-    la_ssize_t got = a->la->archive_read_data(a->reader, out, n);
+    la_ssize_t got = archive_read_data(a->reader, out, n);
 
     if (got < 0)
         return archive_failure(a, err);
@@ -182,7 +182,7 @@ static int check_rest(struct cart_archive *a, struct cart_err *err)
 
     if (more < 0)
         return archive_failure(a, err);
-    if (more > 0 || (uint64_t)a->la->archive_filter_bytes(a->reader, -1) != a->packed)
+    if (more > 0 || (uint64_t)archive_filter_bytes(a->reader, -1) != a->packed)
         return cart_err_set(err, CART_EFORMAT,
                             "%s: archive: expected compressed data up to its end, found something "
                             "else or less",
@@ -225,16 +225,9 @@ static int finish_member(struct cart_archive *a, struct cart_err *err)
 static int archive_new(struct cart_archive **out, struct cart_source *from,
                        const struct cart_docs_options *o, struct cart_err *err)
 {
-    const struct cart_libarchive *la;
-    int r = cart_libarchive(&la, err);
-
-    if (r < 0)
-        return cart_err_wrap(err, r, "%s", from->shown);
     struct cart_archive *a = calloc(1, sizeof *a);
-    if (a)
-        a->la = la;
-    if (!a || !(a->reader = la->archive_read_new()) ||
-        !(a->entry = la->archive_entry_new2(a->reader))) {
+
+    if (!a || !(a->reader = archive_read_new()) || !(a->entry = archive_entry_new2(a->reader))) {
         cart_archive_close(a);
         return cart_err_memory(err, from->shown, sizeof *a);
     }
@@ -243,7 +236,7 @@ static int archive_new(struct cart_archive **out, struct cart_source *from,
     a->max_ratio = o->max_ratio ? o->max_ratio : CART_DOCS_MAX_RATIO;
     a->max_members = o->max_members ? o->max_members : CART_DOCS_MAX_MEMBERS;
     a->member = (struct cart_source){.read = read_member, .ctx = a, .fd = -1, .shown = from->shown};
-    a->la->archive_read_set_read_callback(a->reader, on_read);
+    archive_read_set_read_callback(a->reader, on_read);
     *out = a;
     return 0;
 }
@@ -257,8 +250,8 @@ static int start(struct cart_archive *a, struct cart_err *err)
         return cart_err_memory(err, a->from->shown, 0);
     locale_t before = enter(a);
     errno = 0;
-    int r = a->la->archive_read_set_callback_data(a->reader, a) == ARCHIVE_OK &&
-                    a->la->archive_read_open1(a->reader) == ARCHIVE_OK
+    int r = archive_read_set_callback_data(a->reader, a) == ARCHIVE_OK &&
+                    archive_read_open1(a->reader) == ARCHIVE_OK
                 ? 0
                 : archive_failure(a, err);
     leave(before);
@@ -275,17 +268,17 @@ static int start_unpacking(struct cart_archive *a, struct cart_err *err)
                  : head[0] == '\x28' ? ARCHIVE_FILTER_ZSTD
                                      : ARCHIVE_FILTER_XZ;
     errno = 0;
-    if (a->la->archive_read_support_format_raw(a->reader) == ARCHIVE_FATAL ||
-        a->la->archive_read_support_format_empty(a->reader) == ARCHIVE_FATAL ||
-        a->la->archive_read_append_filter(a->reader, filter) == ARCHIVE_FATAL)
+    if (archive_read_support_format_raw(a->reader) == ARCHIVE_FATAL ||
+        archive_read_support_format_empty(a->reader) == ARCHIVE_FATAL ||
+        archive_read_append_filter(a->reader, filter) == ARCHIVE_FATAL)
         return cart_err_memory(err, a->from->shown, 0);
     int r = start(a, err);
     if (r < 0)
         return r;
-    if (a->la->archive_error_string(a->reader))
+    if (archive_error_string(a->reader))
         return archive_failure(a, err);
     errno = 0;
-    int got = a->la->archive_read_next_header2(a->reader, a->entry);
+    int got = archive_read_next_header2(a->reader, a->entry);
     if (got != ARCHIVE_OK && got != ARCHIVE_WARN && got != ARCHIVE_EOF)
         return archive_failure(a, err);
     a->open_member = got != ARCHIVE_EOF;
@@ -327,13 +320,13 @@ int cart_archive_open(struct cart_archive **out, struct cart_source *from, bool 
     if (r < 0)
         return r;
     a->below = below;
-    if ((zip ? a->la->archive_read_support_format_zip
-             : a->la->archive_read_support_format_tar)(a->reader) == ARCHIVE_FATAL)
+    if ((zip ? archive_read_support_format_zip : archive_read_support_format_tar)(a->reader) ==
+        ARCHIVE_FATAL)
         r = cart_err_memory(err, from->shown, 0);
     if (r == 0 && zip && from->seekable)
         r = cart_zip_check(from->fd, from->size, a->max_members, from->shown, err);
     if (from->seekable)
-        a->la->archive_read_set_seek_callback(a->reader, on_seek);
+        archive_read_set_seek_callback(a->reader, on_seek);
     if (r < 0 || (r = start(a, err)) < 0)
         cart_archive_close(a);
     else
@@ -341,22 +334,21 @@ int cart_archive_open(struct cart_archive **out, struct cart_source *from, bool 
     return r;
 }
 
-static void describe(const struct cart_libarchive *la, struct archive_entry *e,
-                     struct cart_member *m)
+static void describe(struct archive_entry *e, struct cart_member *m)
 {
-    *m = (struct cart_member){.name = la->archive_entry_pathname(e), .skip = CART_DOCS_REASONS};
+    *m = (struct cart_member){.name = archive_entry_pathname(e), .skip = CART_DOCS_REASONS};
     if (!m->name)
-        m->name = la->archive_entry_pathname_utf8(e);
+        m->name = archive_entry_pathname_utf8(e);
     if (!m->name)
         m->name = "";
-    m->directory = la->archive_entry_filetype(e) == AE_IFDIR;
+    m->directory = archive_entry_filetype(e) == AE_IFDIR;
     if (m->directory)
         return;
-    if (la->archive_entry_filetype(e) == AE_IFLNK || la->archive_entry_hardlink(e))
+    if (archive_entry_filetype(e) == AE_IFLNK || archive_entry_hardlink(e))
         m->skip = CART_DOCS_LINK;
-    else if (la->archive_entry_filetype(e) != AE_IFREG && la->archive_entry_filetype(e) != 0)
+    else if (archive_entry_filetype(e) != AE_IFREG && archive_entry_filetype(e) != 0)
         m->skip = CART_DOCS_SPECIAL;
-    else if (la->archive_entry_is_data_encrypted(e) > 0)
+    else if (archive_entry_is_data_encrypted(e) > 0)
         m->skip = CART_DOCS_ENCRYPTED;
 }
 
@@ -364,7 +356,7 @@ static void describe(const struct cart_libarchive *la, struct archive_entry *e,
  * further: documents may follow one that damage or another archive has put there. */
 static int check_zeros(struct cart_archive *a, struct cart_err *err)
 {
-    uint64_t left = a->packed - (uint64_t)a->la->archive_filter_bytes(a->reader, 0);
+    uint64_t left = a->packed - (uint64_t)archive_filter_bytes(a->reader, 0);
     const void *rest = a->chunk;
     la_ssize_t more = 1;
 
@@ -395,7 +387,7 @@ static int check_zeros(struct cart_archive *a, struct cart_err *err)
 /* After the last member. What unpacks a tar has checksums at its own end, which this reads up to. */
 static int finish(struct cart_archive *a, struct cart_err *err)
 {
-    return (a->la->archive_format(a->reader) & ARCHIVE_FORMAT_BASE_MASK) == ARCHIVE_FORMAT_TAR
+    return (archive_format(a->reader) & ARCHIVE_FORMAT_BASE_MASK) == ARCHIVE_FORMAT_TAR
                ? check_zeros(a, err)
                : 0;
 }
@@ -409,7 +401,7 @@ int cart_archive_next(struct cart_archive *a, struct cart_member *m, struct cart
         return r;
     locale_t before = enter(a);
     errno = 0;
-    int got = a->la->archive_read_next_header2(a->reader, e);
+    int got = archive_read_next_header2(a->reader, e);
     if (got == ARCHIVE_EOF)
         r = finish(a, err);
     else if (got != ARCHIVE_OK && got != ARCHIVE_WARN)
@@ -420,7 +412,7 @@ int cart_archive_next(struct cart_archive *a, struct cart_member *m, struct cart
     else
         r = 1;
     if (r == 1) {
-        describe(a->la, e, m);
+        describe(e, m);
         a->open_member = true;
     }
     leave(before);
@@ -436,8 +428,8 @@ void cart_archive_close(struct cart_archive *a)
 {
     if (!a)
         return;
-    a->la->archive_entry_free(a->entry);
-    a->la->archive_read_free(a->reader);
+    archive_entry_free(a->entry);
+    archive_read_free(a->reader);
     cart_gunzip_free(a->gzip);
     cart_source_release(&a->member);
     if (a->utf8)

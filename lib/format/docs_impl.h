@@ -1,6 +1,6 @@
 /* Inside the document iterator: byte sources, the archive reader, classification. docs.c walks
  * inputs and directories, docs_source.c reads descriptors, docs_archive.c is the only file that
- * knows libarchive, which docs_libarchive.c loads, docs_zip.c checks the directory of a zip, docs_text.c
+ * knows libarchive, docs_zip.c checks the directory of a zip, docs_text.c
  * decides what bytes are and turns them into text, docs_lines.c reads JSON Lines. */
 #ifndef CART_FORMAT_DOCS_IMPL_H
 #define CART_FORMAT_DOCS_IMPL_H

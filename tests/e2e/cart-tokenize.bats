@@ -236,21 +236,6 @@ BAD
     cart-view --check out.tokens
 }
 
-@test "libarchive is loaded with the first archive: without it text is read, a tar is status 5" {
-    cart_need_tool tar
-    printf 'text\n' > a.txt
-    tar -cf a.tar a.txt
-    mkdir broken
-    printf 'no library' > broken/libarchive.so.13
-    cart-tokenize a.txt > want
-    LD_LIBRARY_PATH=$PWD/broken cart-tokenize a.txt > out
-    cmp want out
-    LD_LIBRARY_PATH=$PWD/broken cart_must_fail 5 cart-tokenize a.tar 2> err > part
-    cart_has err 'a.tar: archives: '
-    cart_has err 'libarchive.so.13'
-    cart_must_fail 3 cart-view --check part
-}
-
 @test "a bomb is refused while it is small" {
     cart_need_tool gzip
     head -c 60000000 /dev/zero | tr '\0' 'a' | gzip -9 > bomb.gz

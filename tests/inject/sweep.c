@@ -3,14 +3,13 @@
  * output that is neither whole nor what it was, litter, a lost state, a second run that does not end in the bytes of
  * a run without faults.
  *
- *   sweep [-k COUNT] -m MODE [-d START] [-i STDIN] [-o OUTPUT]... [-s STATE]... [-r ARGUMENT] [-x WORDS]...
+ *   sweep [-k COUNT] -m MODE [-d START] [-i STDIN] [-o OUTPUT]... [-s STATE]... [-r ARGUMENT] [-x WORDS]
  *         [-n] -- COMMAND...
  *     -k  tries only the last COUNT points, where files are published, and COUNT at even distances before them
  *     -d  folder whose files lie in the working folder before each run
  *     -o  a file that the command makes     -s  a file that may stay when it fails, and goes when it is done
  *     -r  what the command is given when it is run again after a failure
- *     -x  how the words of a library begin that ends the process itself, with status 1 or, where that is the
- *         dynamic linker, 127, when it has no memory
+ *     -x  how the words of a library begin that ends the process itself, with status 1, when it has no memory
  *     -n  no file without a name can be opened
  * Exit status 0: nothing wrong; the last line of standard output is "POINTS TRIED WRONG". */
 #define _GNU_SOURCE
@@ -48,9 +47,9 @@ struct list {
 };
 
 struct sweep {
-    const char *mode, *start, *input, *again;
-    const char *outputs[MAX_FILES], *states[MAX_FILES], *foreign[MAX_FILES];
-    size_t n_outputs, n_states, n_foreign;
+    const char *mode, *start, *input, *again, *foreign;
+    const char *outputs[MAX_FILES], *states[MAX_FILES];
+    size_t n_outputs, n_states;
     char **command; /* ends with NULL */
     const char *program;
     bool named;
@@ -305,18 +304,6 @@ static bool untouched(const struct sweep *s)
     return yes;
 }
 
-static bool is_foreign(const struct sweep *s, int status, const struct blob *words)
-{
-    if (!WIFEXITED(status) || (WEXITSTATUS(status) != 1 && WEXITSTATUS(status) != 127))
-        return false;
-    for (size_t i = 0; i < s->n_foreign; i++) {
-        size_t n = strlen(s->foreign[i]);
-        if (words->n >= n && memcmp(words->data, s->foreign[i], n) == 0)
-            return true;
-    }
-    return false;
-}
-
 static void try_point(struct sweep *s, unsigned long n)
 {
     char fault[64];
@@ -328,7 +315,8 @@ static void try_point(struct sweep *s, unsigned long n)
     bool done = WIFEXITED(status) && WEXITSTATUS(status) == 0;
     bool killed = killing && WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
     struct blob words = words_of(s);
-    bool foreign = is_foreign(s, status, &words);
+    bool foreign = s->foreign && WIFEXITED(status) && WEXITSTATUS(status) == 1 && words.n > 0 &&
+                   strncmp((char *)words.data, s->foreign, strlen(s->foreign)) == 0;
     if (WIFSIGNALED(status) && !killed)
         blame(s, n, &wrong, WTERMSIG(status) == SIGALRM ? "hangs" : "signal %d", WTERMSIG(status));
     else if (WIFEXITED(status) && WEXITSTATUS(status) != 0 && !foreign &&
@@ -394,15 +382,14 @@ static void usage(void)
 {
     fprintf(stderr, "usage: sweep [-k COUNT] -m MODE [-d START] [-i STDIN] [-o "
                     "OUTPUT]... [-s STATE]... "
-                    "[-r ARGUMENT] [-x WORDS]... [-n] -- COMMAND...\n");
+                    "[-r ARGUMENT] [-x WORDS] [-n] -- COMMAND...\n");
     exit(2);
 }
 
 static void options(struct sweep *s, int argc, char **argv)
 {
     for (int c; (c = getopt(argc, argv, "+k:m:d:i:o:s:r:x:n")) != -1;) {
-        if ((c == 'o' && s->n_outputs == MAX_FILES) || (c == 's' && s->n_states == MAX_FILES) ||
-            (c == 'x' && s->n_foreign == MAX_FILES))
+        if ((c == 'o' && s->n_outputs == MAX_FILES) || (c == 's' && s->n_states == MAX_FILES))
             usage();
         switch (c) {
         case 'k':
@@ -427,7 +414,7 @@ static void options(struct sweep *s, int argc, char **argv)
             s->again = optarg;
             break;
         case 'x':
-            s->foreign[s->n_foreign++] = optarg;
+            s->foreign = optarg;
             break;
         case 'n':
             s->named = true;
