@@ -196,51 +196,40 @@ CART_ALWAYS_INLINE struct lanes widen_piece(int dtype, const uint8_t *b,
     if (dtype == CART_Q8_0)
         scale = _mm256_broadcastss_ps(load_f16(b, 0));
     else
-        scale = _mm256_set1_ps(st->scale[widen_state_index(dtype, g, s)]);
+        scale = _mm256_set1_ps(*widen_scale(dtype, st, g, s));
     if (widen_has_min(dtype))
-        min = _mm256_set1_ps(st->min[widen_state_index(dtype, g, s)]);
+        min = _mm256_set1_ps(*widen_min(dtype, st, g, s));
     v.low = half_value(dtype, codes, scale, min);
     v.high = half_value(dtype, _mm_srli_si128(codes, 8), scale, min);
     return v;
 }
 
-/* Piece s of the single block at b; of a floating type only the left < 16 values that remain, zeros
- * behind them. */
-CART_ALWAYS_INLINE struct lanes widen_rest(int dtype, const uint8_t *b,
-                                           const struct widen_state *st, size_t s, size_t left)
+/* Piece s of the left < 32 values at b of a floating type; zeros behind them. */
+CART_ALWAYS_INLINE struct lanes widen_rest(int dtype, const uint8_t *b, size_t s, size_t left)
 {
-    if (widen_is_float(dtype)) {
-        uint8_t copy[LANES * sizeof(float)] = {0};
-        size_t bytes = widen_bytes(dtype) / WIDEN_SPAN;
+    uint8_t copy[2 * LANES * sizeof(float)] = {0};
 
-        memcpy(copy, b + s * LANES * bytes, (left < LANES ? left : LANES) * bytes);
-        return widen_piece(dtype, copy, NULL, 0, 0);
-    }
-    return s == 0 ? widen_piece(dtype, b, st, 0, 0) : widen_piece(dtype, b, st, 0, 1);
+    memcpy(copy, b, left * (widen_bytes(dtype) / WIDEN_SPAN));
+    return widen_piece(dtype, copy, NULL, 0, s);
 }
 
-CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *out, size_t step,
+CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t k, float *out, size_t step,
                                   int dtype)
 {
-    const size_t group = widen_group(dtype), bytes = widen_bytes(dtype);
+    const size_t group = widen_group(dtype);
     const uint8_t *b = (const uint8_t *)row + widen_offset(dtype, k0);
     struct widen_state st;
 
-    for (; n >= WIDEN_SPAN; n -= WIDEN_SPAN, b += bytes) {
-        widen_heads(dtype, b, &st);
-        for (size_t g = 0; g < WIDEN_SPAN / group; g++)
+    for (size_t n; (n = widen_groups(dtype, k)) > 0; k -= n * group) {
+        widen_heads(dtype, b, n, &st);
+        for (size_t g = 0; g < n; g++)
 #pragma GCC unroll 4
             for (size_t s = 0; s < group / LANES; s++, out += step)
                 lanes_store(out, widen_piece(dtype, widen_at(dtype, b, g), &st, g, s));
+        b += widen_offset(dtype, n * group);
     }
-    for (size_t done = 0; !widen_is_k(dtype) && done < n; done += LANES, out += step) {
-        const uint8_t *at = b + done / 32 * (bytes / 8);
-        size_t s = done / LANES % 2;
-
-        if (s == 0)
-            widen_head_one(dtype, at, &st);
-        lanes_store(out, widen_rest(dtype, at, &st, s, n - done));
-    }
+    for (size_t s = 0; widen_is_float(dtype) && LANES * s < k; s++, out += step)
+        lanes_store(out, widen_rest(dtype, b, s, k));
 }
 
 /* --- rows of W widened in registers --- */
@@ -275,10 +264,10 @@ CART_ALWAYS_INLINE void fused_chains(struct lanes c[FUSED_ROWS][GEMV_COLS], cons
                                      float *panel, const struct cart_rows *w, size_t first,
                                      size_t ahead, int dtype, size_t R, size_t C)
 {
-    const size_t group = widen_group(dtype), bytes = widen_bytes(dtype),
-                 groups = WIDEN_SPAN / group, step = panel ? LANES * COLS : 0;
+    const size_t group = widen_group(dtype), fetch = widen_bytes(dtype) * C / (WIDEN_SPAN / group),
+                 step = panel ? LANES * COLS : 0;
     const bool near = widen_fetch_near(dtype, 2 * ahead);
-    size_t off = widen_offset(dtype, w->k0), rest = w->k % WIDEN_SPAN;
+    size_t off = widen_offset(dtype, w->k0), k = w->k, n;
     const uint8_t *row[GEMV_COLS], *next = (const uint8_t *)w->row[first] + ahead + off * C;
     struct widen_state st[GEMV_COLS];
     struct lanes v[GEMV_COLS];
@@ -286,11 +275,12 @@ CART_ALWAYS_INLINE void fused_chains(struct lanes c[FUSED_ROWS][GEMV_COLS], cons
 #pragma GCC unroll 4
     for (size_t j = 0; j < C; j++)
         row[j] = w->row[first + j];
-    for (size_t i = 0; i < w->k / WIDEN_SPAN; i++, off += bytes) {
+    for (; (n = widen_groups(dtype, k)) > 0;
+         off += widen_offset(dtype, n * group), k -= n * group) {
         for (size_t j = 0; j < C; j++)
-            widen_heads(dtype, row[j] + off, &st[j]);
-        for (size_t g = 0; g < groups; g++, next += bytes * C / groups) {
-            widen_fetch(next, bytes * C / groups, near);
+            widen_heads(dtype, row[j] + off, n, &st[j]);
+        for (size_t g = 0; g < n; g++, next += fetch) {
+            widen_fetch(next, fetch, near);
 #pragma GCC unroll 4
             for (size_t s = 0; s < group / LANES; s++, x += LANES * R, panel += step) {
 #pragma GCC unroll 4
@@ -301,18 +291,10 @@ CART_ALWAYS_INLINE void fused_chains(struct lanes c[FUSED_ROWS][GEMV_COLS], cons
             }
         }
     }
-    for (size_t done = 0; !widen_is_k(dtype) && done < rest;
-         done += LANES, x += LANES * R, panel += step) {
-        size_t s = done / LANES % 2;
-
+    for (size_t s = 0; widen_is_float(dtype) && LANES * s < k; s++, x += LANES * R, panel += step) {
 #pragma GCC unroll 4
-        for (size_t j = 0; j < C; j++) {
-            const uint8_t *b = row[j] + off + done / 32 * (bytes / 8);
-
-            if (s == 0)
-                widen_head_one(dtype, b, &st[j]);
-            v[j] = widen_rest(dtype, b, &st[j], s, rest - done);
-        }
+        for (size_t j = 0; j < C; j++)
+            v[j] = widen_rest(dtype, row[j] + off, s, k);
         panel_store(panel, v, C);
         fused_step(c, x, v, R, C);
     }

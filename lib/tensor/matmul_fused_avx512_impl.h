@@ -16,13 +16,11 @@ CART_ALWAYS_INLINE __m512 widen_cell(int dtype, const uint8_t *b, const struct w
                                : widen_piece(dtype, b, st, codes, g, s + VALUES - 1));
 }
 
-/* As widen_rest, from piece s on. */
-CART_ALWAYS_INLINE __m512 widen_rest_cell(int dtype, const uint8_t *b, const struct widen_state *st,
-                                          size_t s, size_t left)
+/* As widen_rest. */
+CART_ALWAYS_INLINE __m512 widen_rest_cell(int dtype, const uint8_t *b, size_t s, size_t left)
 {
-    return cell_of(widen_rest(dtype, b, st, s, left),
-                   VALUES == 1 || left <= LANES ? _mm512_setzero_ps()
-                                                : widen_rest(dtype, b, st, 1, left - LANES));
+    return cell_of(widen_rest(dtype, b, s, left),
+                   VALUES == 1 ? _mm512_setzero_ps() : widen_rest(dtype, b, s + VALUES - 1, left));
 }
 
 /* One step of C rows of W against R rows of x. */
@@ -51,10 +49,9 @@ CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const
                                      float *panel, const struct cart_rows *w, int dtype, size_t R,
                                      size_t C)
 {
-    const size_t group = widen_group(dtype), bytes = widen_bytes(dtype),
-                 groups = WIDEN_SPAN / group;
+    const size_t group = widen_group(dtype), fetch = widen_bytes(dtype) * C / (WIDEN_SPAN / group);
     const bool near = widen_fetch_near(dtype, w->ahead);
-    size_t off = widen_offset(dtype, w->k0), rest = w->k % WIDEN_SPAN;
+    size_t off = widen_offset(dtype, w->k0), k = w->k, n;
     const uint8_t *row[CART_GEMV_ROWS], *next = (const uint8_t *)w->row[0] + w->ahead + off * C;
     struct widen_state st[CART_GEMV_ROWS];
     uint8_t codes[CART_GEMV_ROWS][64];
@@ -63,11 +60,12 @@ CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const
 #pragma GCC unroll 8
     for (size_t j = 0; j < C; j++)
         row[j] = w->row[j];
-    for (size_t i = 0; i < w->k / WIDEN_SPAN; i++, off += bytes) {
+    for (; (n = widen_groups(dtype, k)) > 0;
+         off += widen_offset(dtype, n * group), k -= n * group) {
         for (size_t j = 0; j < C; j++)
-            widen_heads(dtype, row[j] + off, &st[j]);
-        for (size_t g = 0; g < groups; g++, next += bytes * C / groups) {
-            widen_fetch(next, bytes * C / groups, near);
+            widen_heads(dtype, row[j] + off, n, &st[j]);
+        for (size_t g = 0; g < n; g++, next += fetch) {
+            widen_fetch(next, fetch, near);
 #pragma GCC unroll 8
             for (size_t j = 0; j < C; j++)
                 widen_group_codes(dtype, widen_at(dtype, row[j] + off, g), g, codes[j]);
@@ -84,18 +82,10 @@ CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const
             }
         }
     }
-    /* What is left of the row: blocks of 32, or values of a floating type. */
-    for (size_t done = 0; !widen_is_k(dtype) && done < rest; done += LANES * VALUES) {
-        size_t s = done / LANES % 2, left = rest - done;
-
+    for (size_t s = 0; widen_is_float(dtype) && LANES * s < k; s += VALUES) {
 #pragma GCC unroll 8
-        for (size_t j = 0; j < C; j++) {
-            const uint8_t *b = row[j] + off + done / 32 * (bytes / 8);
-
-            if (s == 0)
-                widen_head_one(dtype, b, &st[j]);
-            v[j] = widen_rest_cell(dtype, b, &st[j], s, left);
-        }
+        for (size_t j = 0; j < C; j++)
+            v[j] = widen_rest_cell(dtype, row[j] + off, s, k);
         fused_step(c, x, v, panel, R, C);
         x += LANES * R;
         if (panel)
@@ -135,16 +125,16 @@ CART_ALWAYS_INLINE void gemv_rows(float *y, const float *x, const struct cart_ro
     _mm_storeu_ps(y + 4, sum_four(c[0][4], c[0][5], c[0][6], c[0][7]));
 }
 
-CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *out, size_t step,
+CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t k, float *out, size_t step,
                                   int dtype)
 {
-    const size_t group = widen_group(dtype), bytes = widen_bytes(dtype);
+    const size_t group = widen_group(dtype);
     const uint8_t *b = (const uint8_t *)row + widen_offset(dtype, k0);
     struct widen_state st;
 
-    for (; n >= WIDEN_SPAN; n -= WIDEN_SPAN, b += bytes) {
-        widen_heads(dtype, b, &st);
-        for (size_t g = 0; g < WIDEN_SPAN / group; g++) {
+    for (size_t n; (n = widen_groups(dtype, k)) > 0; k -= n * group) {
+        widen_heads(dtype, b, n, &st);
+        for (size_t g = 0; g < n; g++) {
             uint8_t codes[64];
 
             widen_group_codes(dtype, widen_at(dtype, b, g), g, codes);
@@ -152,15 +142,10 @@ CART_ALWAYS_INLINE void widen_row(const void *row, size_t k0, size_t n, float *o
             for (size_t s = 0; s < group / LANES; s += VALUES, out += step)
                 _mm512_storeu_ps(out, widen_cell(dtype, widen_at(dtype, b, g), &st, codes, g, s));
         }
+        b += widen_offset(dtype, n * group);
     }
-    for (size_t done = 0; !widen_is_k(dtype) && done < n; done += LANES * VALUES, out += step) {
-        const uint8_t *at = b + done / 32 * (bytes / 8);
-        size_t s = done / LANES % 2;
-
-        if (s == 0)
-            widen_head_one(dtype, at, &st);
-        _mm512_storeu_ps(out, widen_rest_cell(dtype, at, &st, s, n - done));
-    }
+    for (size_t s = 0; widen_is_float(dtype) && LANES * s < k; s += VALUES, out += step)
+        _mm512_storeu_ps(out, widen_rest_cell(dtype, b, s, k));
 }
 
 #include "tensor/matmul_types_impl.h"

@@ -11,6 +11,16 @@
 
 #include "tensor/widen_x86_impl.h"
 
+/* *p in all lanes. As an integer it comes from the load alone; a broadcast of a float takes the
+ * ports that shuffle as well. */
+CART_ALWAYS_INLINE __m512 broadcast(const float *p)
+{
+    int bits;
+
+    memcpy(&bits, p, sizeof bits);
+    return _mm512_castsi512_ps(_mm512_set1_epi32(bits));
+}
+
 CART_ALWAYS_INLINE __m512 table_look_up(const uint8_t *nibble, size_t high, __m512 table)
 {
     __m512i codes = _mm512_cvtepu8_epi32(load_bytes(nibble));
@@ -143,9 +153,9 @@ CART_ALWAYS_INLINE __m512 widen_piece(int dtype, const uint8_t *b, const struct 
     if (dtype == CART_Q8_0)
         scale = _mm512_broadcastss_ps(load_f16(b, 0));
     else
-        scale = _mm512_set1_ps(st->scale[widen_state_index(dtype, g, s)]);
+        scale = broadcast(widen_scale(dtype, st, g, s));
     if (widen_has_min(dtype))
-        min = _mm512_set1_ps(st->min[widen_state_index(dtype, g, s)]);
+        min = broadcast(widen_min(dtype, st, g, s));
     switch (dtype) {
     case CART_Q4_0:
     case CART_IQ4_NL:
@@ -170,23 +180,19 @@ CART_ALWAYS_INLINE __m512 widen_piece(int dtype, const uint8_t *b, const struct 
                       min);
 }
 
-/* Piece s of the single block at b; of a floating type only the left < 16 values that remain, zeros
- * behind them. */
-CART_ALWAYS_INLINE __m512 widen_rest(int dtype, const uint8_t *b, const struct widen_state *st,
-                                     size_t s, size_t left)
+/* Piece s of the left < 32 values at b of a floating type; zeros behind them. */
+CART_ALWAYS_INLINE __m512 widen_rest(int dtype, const uint8_t *b, size_t s, size_t left)
 {
-    __mmask16 mask = (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffff);
-    uint8_t codes[64];
+    __mmask16 mask;
 
+    left = left > 16 * s ? left - 16 * s : 0;
+    mask = (__mmask16)(left < 16 ? (1u << left) - 1 : 0xffff);
     if (dtype == CART_F32)
         return _mm512_maskz_loadu_ps(mask, b + 64 * s);
     if (dtype == CART_F16)
         return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, b + 32 * s));
-    if (dtype == CART_BF16)
-        return _mm512_castsi512_ps(_mm512_slli_epi32(
-            _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, b + 32 * s)), 16));
-    widen_group_codes(dtype, b, 0, codes);
-    return s == 0 ? widen_piece(dtype, b, st, codes, 0, 0) : widen_piece(dtype, b, st, codes, 0, 1);
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, b + 32 * s)), 16));
 }
 
 #endif

@@ -7,8 +7,8 @@
  * Kernels go by *spans* of 256 values: one block of a K format, eight blocks of the others. The
  * heads of a span are decoded together, first; then come its *groups* (64 values of a K format, 32
  * of the others) in pieces of sixteen. Piece s of a group is a constant where these functions are
- * used. What remains of a row behind its last whole span goes by single blocks of 32, and in
- * floating types by values. */
+ * used. The last span of a row may have fewer groups; what remains behind it, of a floating type,
+ * goes by values. */
 #ifndef CART_TENSOR_WIDEN_X86_IMPL_H
 #define CART_TENSOR_WIDEN_X86_IMPL_H
 #ifdef __AVX2__
@@ -22,7 +22,7 @@
 enum { WIDEN_SPAN = 256 };
 
 /* Scale and negated minimum of each 16 or 32 values of a span of a row; floating types have none.
- */
+ * Where a block's head is the two, they stay side by side: scale[2 i] and scale[2 i + 1]. */
 struct widen_state {
     float scale[16], min[16];
 };
@@ -101,6 +101,12 @@ CART_ALWAYS_INLINE bool widen_has_min(int dtype)
 {
     return dtype == CART_Q4_1 || dtype == CART_Q5_1 || dtype == CART_Q2_K || dtype == CART_Q4_K ||
            dtype == CART_Q5_K;
+}
+
+/* One block of 32 with scale and minimum at its start. */
+CART_ALWAYS_INLINE bool widen_has_pair(int dtype)
+{
+    return dtype == CART_Q4_1 || dtype == CART_Q5_1;
 }
 
 CART_ALWAYS_INLINE __m128i load_bytes(const uint8_t *p)
@@ -214,19 +220,13 @@ CART_ALWAYS_INLINE void heads_scale(const uint8_t *b, size_t step, struct widen_
     _mm256_storeu_ps(st->scale, _mm256_cvtph_ps(d));
 }
 
-/* Eight blocks with two f16 each, scale and minimum. */
-CART_ALWAYS_INLINE void heads_scale_min(const uint8_t *b, size_t step, struct widen_state *st)
+/* Four blocks with two f16 each, scale and minimum. */
+CART_ALWAYS_INLINE void heads_pair(const uint8_t *b, size_t step, float *out)
 {
-    __m128i low = _mm_setr_epi32((int)load_u32(b), (int)load_u32(b + step),
-                                 (int)load_u32(b + 2 * step), (int)load_u32(b + 3 * step));
-    __m128i high = _mm_setr_epi32((int)load_u32(b + 4 * step), (int)load_u32(b + 5 * step),
-                                  (int)load_u32(b + 6 * step), (int)load_u32(b + 7 * step));
-    __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    __m128i d = _mm_setr_epi32((int)load_u32(b), (int)load_u32(b + step),
+                               (int)load_u32(b + 2 * step), (int)load_u32(b + 3 * step));
 
-    low = _mm_shuffle_epi8(low, apart);
-    high = _mm_shuffle_epi8(high, apart);
-    _mm256_storeu_ps(st->scale, _mm256_cvtph_ps(_mm_unpacklo_epi64(low, high)));
-    _mm256_storeu_ps(st->min, _mm256_cvtph_ps(_mm_unpackhi_epi64(low, high)));
+    _mm256_storeu_ps(out, _mm256_cvtph_ps(d));
 }
 
 /* 2^(e - 128) of MXFP4, half the scale because its codes are doubled: subnormal for e < 2. */
@@ -236,9 +236,9 @@ CART_ALWAYS_INLINE float mxfp4_scale(uint32_t e)
         _mm_castsi128_ps(_mm_cvtsi32_si128((int)(e < 2 ? 0x00200000u << e : (e - 1) << 23))));
 }
 
-/* Decodes the heads of the span at b. Q8_0 has so little to do otherwise that it reads each head
- * where it stands. */
-CART_ALWAYS_INLINE void widen_heads(int dtype, const uint8_t *b, struct widen_state *st)
+/* The heads of a whole span. Q8_0 has so little to do otherwise that it reads each head where it
+ * stands. */
+CART_ALWAYS_INLINE void heads_span(int dtype, const uint8_t *b, struct widen_state *st)
 {
     const size_t step = widen_bytes(dtype) / 8;
 
@@ -250,7 +250,8 @@ CART_ALWAYS_INLINE void widen_heads(int dtype, const uint8_t *b, struct widen_st
         break;
     case CART_Q4_1:
     case CART_Q5_1:
-        heads_scale_min(b, step, st);
+        heads_pair(b, step, st->scale);
+        heads_pair(b + 4 * step, step, st->scale + 8);
         break;
     case CART_MXFP4:
 #pragma GCC unroll 8
@@ -278,15 +279,35 @@ CART_ALWAYS_INLINE void widen_heads(int dtype, const uint8_t *b, struct widen_st
     }
 }
 
-/* Decodes the head of the single block of 32 at b, as the first of a span. */
-CART_ALWAYS_INLINE void widen_head_one(int dtype, const uint8_t *b, struct widen_state *st)
+/* Those of n blocks of 32, the first of a span. */
+CART_ALWAYS_INLINE void heads_some(int dtype, const uint8_t *b, size_t n, struct widen_state *st)
 {
-    if (dtype == CART_MXFP4)
-        st->scale[0] = mxfp4_scale(b[0]);
-    else if (!widen_is_float(dtype) && dtype != CART_Q8_0)
-        _mm_store_ss(st->scale, load_f16(b, 0));
-    if (widen_has_min(dtype))
-        _mm_store_ss(st->min, load_f16(b + 2, 0));
+    const size_t step = widen_bytes(dtype) / 8;
+
+    for (size_t i = 0; i < n; i++, b += step) {
+        if (dtype == CART_MXFP4)
+            st->scale[i] = mxfp4_scale(b[0]);
+        else if (widen_has_pair(dtype))
+            _mm_storel_pi((void *)(st->scale + 2 * i),
+                          _mm_cvtph_ps(_mm_cvtsi32_si128((int)load_u32(b))));
+        else if (!widen_is_float(dtype) && dtype != CART_Q8_0)
+            _mm_store_ss(st->scale + i, load_f16(b, 0));
+    }
+}
+
+/* How many groups a row goes on with, of which k values remain: a whole span, or what there is. */
+CART_ALWAYS_INLINE size_t widen_groups(int dtype, size_t k)
+{
+    return (k < WIDEN_SPAN ? k : WIDEN_SPAN) / widen_group(dtype);
+}
+
+/* Decodes the heads of the n = widen_groups() groups at b. */
+CART_ALWAYS_INLINE void widen_heads(int dtype, const uint8_t *b, size_t n, struct widen_state *st)
+{
+    if (n == WIDEN_SPAN / widen_group(dtype))
+        heads_span(dtype, b, st);
+    else
+        heads_some(dtype, b, n, st);
 }
 
 /* --- codes --- */
@@ -400,15 +421,25 @@ CART_ALWAYS_INLINE __m128i widen_codes(int dtype, const uint8_t *b, size_t g, si
     }
 }
 
-/* Which entry of struct widen_state piece s of group g goes with: one for 32 values, or for
- * sixteen. */
-CART_ALWAYS_INLINE size_t widen_state_index(int dtype, size_t g, size_t s)
+/* Scale and minimum of piece s of group g: one for 32 values, or for sixteen. */
+CART_ALWAYS_INLINE const float *widen_scale(int dtype, const struct widen_state *st, size_t g,
+                                            size_t s)
 {
+    if (widen_has_pair(dtype))
+        return st->scale + 2 * g;
     if (!widen_is_k(dtype))
-        return g;
+        return st->scale + g;
     if (dtype == CART_Q4_K || dtype == CART_Q5_K || dtype == CART_IQ4_XS)
-        return 2 * g + s / 2;
-    return 4 * g + s;
+        return st->scale + 2 * g + s / 2;
+    return st->scale + 4 * g + s;
+}
+
+CART_ALWAYS_INLINE const float *widen_min(int dtype, const struct widen_state *st, size_t g,
+                                          size_t s)
+{
+    const float *scale = widen_scale(dtype, st, g, s);
+
+    return widen_has_pair(dtype) ? scale + 1 : st->min + (scale - st->scale);
 }
 
 /* Rows of W that come next lie behind these ones. They are fetched in the order of their addresses,
