@@ -19,6 +19,12 @@
 #define POOL_SPIN_SECONDS 50e-6
 #define POOL_SCRATCH_ALIGN ((size_t)2 << 20)
 
+/* The units of one worker that nobody has taken: [next, end). */
+struct range {
+    _Alignas(64) _Atomic size_t next;
+    size_t end;
+};
+
 /* ticket holds the number of the region in its upper half and the next unit in its lower half. A
  * worker reads ticket, then fn, ctx and units, and takes the unit by compare-and-swap: that
  * succeeds only if no other region began in between, so a worker that was held up cannot run a unit
@@ -28,6 +34,7 @@ struct cart_pool {
     unsigned char *scratch;
     pthread_t *ids;
     size_t started;
+    struct range *ranges; /* [threads] */
 
     _Alignas(64) _Atomic uint64_t ticket;
     _Atomic(cart_pool_fn *) fn;
@@ -197,7 +204,8 @@ int cart_pool_new(struct cart_pool **out, size_t threads, struct cart_err *err)
     int r = 0;
     p->scratch = aligned_alloc(POOL_SCRATCH_ALIGN, bytes);
     p->ids = calloc(threads, sizeof *p->ids);
-    if (!p->scratch || !p->ids)
+    p->ranges = aligned_alloc(64, threads * sizeof *p->ranges);
+    if (!p->scratch || !p->ids || !p->ranges)
         r = cart_err_memory(err, "thread pool", bytes);
     else
         madvise(p->scratch, bytes, MADV_HUGEPAGE); /* a hint: failing costs only speed */
@@ -224,6 +232,7 @@ void cart_pool_free(struct cart_pool *p)
     pthread_cond_destroy(&p->finished);
     pthread_cond_destroy(&p->work);
     pthread_mutex_destroy(&p->lock);
+    free(p->ranges);
     free(p->ids);
     free(p->scratch);
     free(p);
@@ -292,4 +301,39 @@ void cart_pool_run(struct cart_pool *p, size_t units, cart_pool_fn *fn, void *ct
     }
     float_restore(old);
     p->running = false;
+}
+
+/* One run over ranges. */
+struct ranges {
+    struct cart_pool *pool;
+    cart_pool_fn *fn;
+    void *ctx;
+};
+
+/* Whichever unit of the pool this is, the worker begins with its own range. */
+static void ranges_unit(void *ctx, size_t unit, size_t worker)
+{
+    const struct ranges *c = ctx;
+    size_t n = c->pool->threads;
+    (void)unit;
+    for (size_t i = 0; i < n; i++) {
+        struct range *r = &c->pool->ranges[(worker + i) % n];
+        for (size_t u; (u = atomic_fetch_add_explicit(&r->next, 1, memory_order_relaxed)) < r->end;)
+            c->fn(c->ctx, u, worker);
+    }
+}
+
+void cart_pool_run_ranges(struct cart_pool *p, size_t units, cart_pool_fn *fn, void *ctx)
+{
+    struct ranges c = {p, fn, ctx};
+    if (p->threads == 1 || units <= 1) {
+        cart_pool_run(p, units, fn, ctx);
+        return;
+    }
+    assert(!p->running && units <= UINT32_MAX);
+    for (size_t i = 0; i < p->threads; i++) {
+        atomic_store_explicit(&p->ranges[i].next, units * i / p->threads, memory_order_relaxed);
+        p->ranges[i].end = units * (i + 1) / p->threads;
+    }
+    cart_pool_run(p, p->threads, ranges_unit, &c);
 }

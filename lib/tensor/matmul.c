@@ -31,6 +31,7 @@ enum {
     BACKWARD_ROWS = CART_BACKWARD_SPAN,
     BACKWARD_PANELS = 4, /* 256 columns: one block of the K formats */
     SERIAL_FLOATS = 1 << 15,
+    GEMV_UNITS = 16, /* of a worker, so that both end together */
     /* The scratch of a worker, in floats: four rows of K_MAX; lanes of a tile; the rest. */
     PANEL_FLOATS = 4 * K_MAX,
     LANE_FLOATS = RANGE_MAX * CART_TILE_ROWS * LANES,
@@ -455,8 +456,8 @@ static void forward_one(struct forward *f)
 
     if (!one_in_place(f))
         f->kernels->pack(packed_of(f, 0), f->x, f->ldx, 1, f->K);
-    f->n_range = min_size(max_size(round_up(ceil_div(N, 8 * T), CART_GEMV_ROWS), 16), 512);
-    cart_pool_run(f->pool, count_units(f), gemv_unit, f);
+    f->n_range = min_size(max_size(round_up(ceil_div(N, GEMV_UNITS * T), CART_GEMV_ROWS), 16), 512);
+    cart_pool_run_ranges(f->pool, count_units(f), gemv_unit, f);
 }
 
 void cart_matmul_products_with(const struct cart_matmul_kernels *kernels,

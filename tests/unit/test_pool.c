@@ -40,16 +40,51 @@ static void test_each_unit_once(void **state)
         assert_int_equal(cart_pool_threads(p), threads);
         c.threads = threads;
         /* Sizes change from region to region, so a unit of the wrong region shows. */
-        for (unsigned round = 0; round < 3000; round++) {
-            size_t units = (round * 7919U) % UNITS_MAX;
+        for (unsigned round = 0; round < 6000; round++) {
+            size_t units = (round / 2 * 7919U) % UNITS_MAX;
             memset(c.marks, 0, sizeof c.marks);
-            cart_pool_run(p, units, mark, &c);
+            if (round % 2)
+                cart_pool_run_ranges(p, units, mark, &c);
+            else
+                cart_pool_run(p, units, mark, &c);
             for (size_t u = 0; u < UNITS_MAX; u++)
                 assert_int_equal(c.marks[u], u < units ? 1 : 0);
         }
         assert_int_equal(atomic_load(&c.bad), 0);
         cart_pool_free(p);
     }
+}
+
+enum { RANGED = 3, RANGED_UNITS = 10 };
+
+struct firsts {
+    _Atomic size_t started;
+    size_t first[RANGED], taken[RANGED];
+};
+
+/* Keeps a worker in its first unit until all are in theirs. */
+static void note_first(void *ctx, size_t unit, size_t worker)
+{
+    struct firsts *f = ctx;
+    if (f->taken[worker]++ > 0)
+        return;
+    f->first[worker] = unit;
+    atomic_fetch_add(&f->started, 1);
+    while (atomic_load(&f->started) < RANGED)
+        nanosleep(&(struct timespec){0, 10000}, NULL);
+}
+
+static void test_ranges(void **state)
+{
+    (void)state;
+    struct firsts f = {0};
+    struct cart_pool *p = NULL;
+    assert_int_equal(cart_pool_new(&p, RANGED, NULL), 0);
+    cart_pool_run_ranges(p, RANGED_UNITS, note_first, &f);
+    for (size_t w = 0; w < RANGED; w++)
+        assert_int_equal(f.first[w], RANGED_UNITS * w / RANGED);
+    assert_int_equal(f.taken[0] + f.taken[1] + f.taken[2], RANGED_UNITS);
+    cart_pool_free(p);
 }
 
 struct sum {
@@ -175,6 +210,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_each_unit_once),
+        cmocka_unit_test(test_ranges),
         cmocka_unit_test(test_regions_do_not_mix),
         cmocka_unit_test(test_scratch),
 #if defined(__SSE__)
