@@ -414,7 +414,7 @@ static void forward_rows(struct forward *f)
                 pack_unit(f, i, 0);
         else
             cart_pool_run(f->pool, ranges, pack_unit, f);
-        cart_pool_run(f->pool, f->n_units * ranges, forward_unit, f);
+        cart_pool_run_ranges(f->pool, f->n_units * ranges, forward_unit, f);
     }
 }
 
