@@ -1,5 +1,5 @@
-/* What a variant provides for matmul.c and dtype.c: register tiles over packed operands. Private to
- * lib/tensor and its tests.
+/* What a variant provides for the matrix products and dtype.c: register tiles over packed operands.
+ * Private to lib/tensor and its tests.
  *
  * Packed operands are cells of four bytes. A cell is one f32 value in the f32 class, and a pair of
  * bf16 values in the bf16 class (values = 2), the even one in the low half: pairs along K in the
