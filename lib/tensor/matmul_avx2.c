@@ -277,6 +277,7 @@ CART_ALWAYS_INLINE void fused_chains(struct lanes c[FUSED_ROWS][GEMV_COLS], cons
         row[j] = w->row[first + j];
     for (; (n = widen_groups(dtype, k)) > 0;
          off += widen_offset(dtype, n * group), k -= n * group) {
+#pragma GCC unroll 4
         for (size_t j = 0; j < C; j++)
             widen_heads(dtype, row[j] + off, n, &st[j]);
         for (size_t g = 0; g < n; g++, next += fetch) {

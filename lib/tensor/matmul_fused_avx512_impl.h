@@ -62,6 +62,7 @@ CART_ALWAYS_INLINE void fused_chains(__m512 c[FUSED_ROWS][CART_GEMV_ROWS], const
         row[j] = w->row[j];
     for (; (n = widen_groups(dtype, k)) > 0;
          off += widen_offset(dtype, n * group), k -= n * group) {
+#pragma GCC unroll 8
         for (size_t j = 0; j < C; j++)
             widen_heads(dtype, row[j] + off, n, &st[j]);
         for (size_t g = 0; g < n; g++, next += fetch) {

@@ -236,6 +236,19 @@ CART_ALWAYS_INLINE float mxfp4_scale(uint32_t e)
         _mm_castsi128_ps(_mm_cvtsi32_si128((int)(e < 2 ? 0x00200000u << e : (e - 1) << 23))));
 }
 
+/* Eight blocks of MXFP4, step bytes apart. */
+CART_ALWAYS_INLINE void heads_mxfp4(const uint8_t *b, size_t step, struct widen_state *st)
+{
+    __m256i e = _mm256_cvtepu8_epi32(_mm_setr_epi8(
+        (char)b[0], (char)b[step], (char)b[2 * step], (char)b[3 * step], (char)b[4 * step],
+        (char)b[5 * step], (char)b[6 * step], (char)b[7 * step], 0, 0, 0, 0, 0, 0, 0, 0));
+    __m256i scale = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    __m256i small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+
+    scale = _mm256_blendv_epi8(scale, small, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e));
+    _mm256_storeu_ps(st->scale, _mm256_castsi256_ps(scale));
+}
+
 /* The heads of a whole span. Q8_0 has so little to do otherwise that it reads each head where it
  * stands. */
 CART_ALWAYS_INLINE void heads_span(int dtype, const uint8_t *b, struct widen_state *st)
@@ -254,9 +267,7 @@ CART_ALWAYS_INLINE void heads_span(int dtype, const uint8_t *b, struct widen_sta
         heads_pair(b + 4 * step, step, st->scale + 8);
         break;
     case CART_MXFP4:
-#pragma GCC unroll 8
-        for (size_t i = 0; i < 8; i++)
-            st->scale[i] = mxfp4_scale(b[i * step]);
+        heads_mxfp4(b, step, st);
         break;
     case CART_Q2_K:
         head_q2_k(b, st);
