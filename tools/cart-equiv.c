@@ -47,13 +47,12 @@ static int run(struct options *o, const char *input, int *answer, struct cart_er
     struct cart_pool *pool = NULL;
     struct cart_stream_reader *in = NULL;
     struct cart_corpus corpus = CART_CORPUS_INIT;
-    struct cart_model_options mo = {.profile = o->profile};
     struct cart_equiv_result res;
     int r;
     if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                  (enum cart_precision)o->common.precision, err)) < 0 ||
-        (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
-        (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
+        (r = cart_model_open_pooled(&m, &pool, o->common.model, o->profile, o->common.jobs, err)) <
+            0 ||
         (r = cart_corpus_open(&corpus, &in, input, m, err)) < 0)
         goto out;
     if (o->common.dry_run) {

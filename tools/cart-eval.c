@@ -99,7 +99,6 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_pool *pool = NULL;
     struct cart_eval eval = {.n = 0};
     struct cart_output out = {0};
-    struct cart_model_options mo = {.profile = o->profile};
     struct cart_cartridge **list = calloc(o->cartridges.n + 1, sizeof *list);
     int r = list ? 0 : cart_err_memory(err, "cartridges", o->cartridges.n * sizeof *list);
     if (r == 0)
@@ -108,8 +107,8 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     /* An output that cannot be is found before the work. */
     if (r < 0 ||
         (!o->common.dry_run && (r = cart_output_open(&out, o->common.output, true, err)) < 0) ||
-        (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
-        (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
+        (r = cart_model_open_pooled(&m, &pool, o->common.model, o->profile, o->common.jobs, err)) <
+            0 ||
         (r = open_cartridges(o, m, list, err)) < 0)
         goto out;
     o->eval.cartridges = (const struct cart_cartridge *const *)list;

@@ -78,14 +78,13 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_corpus corpus = CART_CORPUS_INIT;
     struct cart_init init = {.recipe = NULL};
     struct cart_output out = {0};
-    struct cart_model_options mo = {.profile = o->profile};
     char warning[512];
     int r;
     if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                  (enum cart_precision)o->common.precision, err)) < 0 ||
         (!o->common.dry_run && (r = cart_output_open(&out, o->common.output, false, err)) < 0) ||
-        (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
-        (r = cart_pool_new(&pool, o->common.jobs, err)) < 0 ||
+        (r = cart_model_open_pooled(&m, &pool, o->common.model, o->profile, o->common.jobs, err)) <
+            0 ||
         (r = cart_corpus_open(&corpus, &in, input, m, err)) < 0)
         goto out;
     struct cart_lap lap;

@@ -239,12 +239,11 @@ static int dry_run(struct work *w, struct cart_err *err)
 static int open_all(struct work *w, const char *input, struct cart_err *err)
 {
     const struct options *o = w->o;
-    struct cart_model_options mo = {.profile = o->profile};
     const struct cart_chat *chat;
-    int r = cart_pool_new(&w->pool, o->common.jobs, err);
+    int r;
 
-    mo.pool = w->pool;
-    if (r < 0 || (r = cart_model_open(&w->m, o->common.model, &mo, err)) < 0 ||
+    if ((r = cart_model_open_pooled(&w->m, &w->pool, o->common.model, o->profile, o->common.jobs,
+                                    err)) < 0 ||
         (r = cart_model_chat(w->m, &chat, err)) < 0 ||
         (r = cart_engine_new(&w->e, w->m, CART_F32, w->pool, o->cache, err)) < 0 ||
         (r = cart_corpus_open(&w->corpus, &w->in, input, w->m, err)) < 0 ||

@@ -72,11 +72,9 @@ static int make_head(struct work *w, struct cart_err *err)
 static int open_all(struct work *w, const char *input, struct cart_record *rec,
                     struct cart_err *err)
 {
-    struct cart_model_options mo = {.profile = w->o->profile};
-    int r = cart_pool_new(&w->pool, w->o->common.jobs, err);
-
-    mo.pool = w->pool;
-    if (r < 0 || (r = cart_model_open(&w->m, w->o->common.model, &mo, err)) < 0 ||
+    int r;
+    if ((r = cart_model_open_pooled(&w->m, &w->pool, w->o->common.model, w->o->profile,
+                                    w->o->common.jobs, err)) < 0 ||
         (r = cart_model_chat(w->m, &w->chat, err)) < 0 ||
         (r = cart_engine_new(&w->e, w->m, CART_F32, w->pool, w->o->cache, err)) < 0 ||
         (r = cart_stream_open(&w->in, input, "conversations", err)) < 0 ||

@@ -127,14 +127,13 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     struct cart_model *m = NULL;
     struct cart_pool *pool = NULL;
     struct cart_buf folder = CART_BUF_INIT;
-    struct cart_model_options mo = {.profile = o->profile};
     struct cart_train_watch watch = {o, on_plan, on_step, on_evaluation, on_notice, on_saved};
     int r;
     if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                  (enum cart_precision)o->common.precision, err)) < 0 ||
         (r = folder_of(&folder, o->train.output, err)) < 0 ||
-        (r = cart_model_open(&m, o->common.model, &mo, err)) < 0 ||
-        (r = cart_pool_new(&pool, o->common.jobs, err)) < 0)
+        (r = cart_model_open_pooled(&m, &pool, o->common.model, o->profile, o->common.jobs, err)) <
+            0)
         goto out;
     o->train.spool_dir = folder.data;
     /* Where there is something to save or to put away. */

@@ -131,6 +131,15 @@ int cart_model_open(struct cart_model **out, const char *path, const struct cart
     return 0;
 }
 
+int cart_model_open_pooled(struct cart_model **out, struct cart_pool **pool, const char *path,
+                           const char *profile, size_t threads, struct cart_err *err)
+{
+    *pool = NULL;
+    int r = cart_pool_new(pool, threads, err);
+    const struct cart_model_options opt = {.profile = profile, .pool = *pool};
+    return r < 0 ? r : cart_model_open(out, path, &opt, err);
+}
+
 void cart_model_close(struct cart_model *m)
 {
     if (!m)

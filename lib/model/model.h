@@ -62,6 +62,11 @@ int cart_model_open(struct cart_model **out, const char *path, const struct cart
                     struct cart_err *err) CART_MUST_USE;
 void cart_model_close(struct cart_model *m);
 
+/* As a tool begins: a pool of so many threads, and the model opened with its help. The caller
+ * releases both, also where this failed. profile may be NULL. */
+int cart_model_open_pooled(struct cart_model **out, struct cart_pool **pool, const char *path,
+                           const char *profile, size_t threads, struct cart_err *err) CART_MUST_USE;
+
 /* CART_EAGAIN where a file of the weights was written since it was opened: what was computed with
  * them may be of neither. Whoever keeps a result under the model's fingerprints asks first. */
 int cart_model_unchanged(const struct cart_model *m, struct cart_err *err) CART_MUST_USE;
