@@ -42,6 +42,17 @@ cart_must_fail() {
     return 1
 }
 
+# cart_unread COMMAND...: the command writes into a pipe that nobody reads any more. Its status is that of the command.
+cart_unread() {
+    local reader writer status=0
+    mkfifo unread
+    exec {reader}<>unread {writer}>unread {reader}>&-
+    rm unread
+    "$@" >&"$writer" {writer}>&- || status=$?
+    exec {writer}>&-
+    return $status
+}
+
 # cart_equal EXPECTED FOUND [WHAT]: two strings.
 cart_equal() {
     [ "$1" = "$2" ] && return 0
