@@ -111,13 +111,15 @@ static int read_template(struct cart_hub *h, struct cart_err *err)
     return r;
 }
 
-/* A name that stays in its directory and shows what it is. */
+/* A name that stays in its directory and shows what it is: messages name the file by it. */
 static bool plain_name(const char *name)
 {
     static const char ending[] = ".safetensors";
+    char shown[256];
     size_t n = strlen(name);
-    return n > sizeof ending - 1 && n < 256 && name[0] != '.' && !strchr(name, '/') &&
-           !strchr(name, '\\') && strcmp(name + n - (sizeof ending - 1), ending) == 0;
+    return n > sizeof ending - 1 && n < sizeof shown && name[0] != '.' && !strchr(name, '/') &&
+           !strchr(name, '\\') && strcmp(name + n - (sizeof ending - 1), ending) == 0 &&
+           strcmp(cart_err_escape(shown, sizeof shown, name, n), name) == 0;
 }
 
 static int compare_names(const void *a, const void *b)

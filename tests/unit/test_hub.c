@@ -473,6 +473,7 @@ static void test_shards(void **state)
         {index, "weight_map.more", "\".safetensors\"", "tensor more: expected the name"},
         {index, "weight_map.more", "\"config.json\"", "tensor more: expected the name"},
         {index, "weight_map.more", "\"a\\u0000.safetensors\"", "tensor more: expected the name"},
+        {index, "weight_map.more", "\"\\na.safetensors\"", "found '\\x0aa.safetensors'"},
         {index, "weight_map.more", "7", "tensor more: expected the name"},
         {name, NULL, NULL, "model-00002-of-00002.safetensors: No such file"},
         {name, "=model.norm.weight", "model.nxrm.weight", "tensor model.nxrm.weight: not in the"},
