@@ -219,7 +219,7 @@ static int dry_run(struct work *w, struct cart_err *err)
              (double)(cart_selfstudy_bytes(w->study) + cart_corpus_bytes(&w->corpus) +
                       (o->targets ? cart_teacher_bytes(w->m) : 0) +
                       cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
-                      cart_kv_tail_bytes(w->m, CART_F32, o->study.gen_batch * p->chunk_max) +
+                      o->study.gen_batch * cart_kv_tail_bytes(w->m, CART_F32, 0, p->chunk_max) +
                       cart_contexts_bytes(&work.contexts, w->m, o->cache)) /
                  1048576.0);
     cart_log(CART_LOG_NOTICE,

@@ -116,7 +116,7 @@ static int prefix_new(struct cart_engine *e, const uint32_t *ids, size_t n,
     if (p == NULL)
         return cart_err_memory(err, "a prefix", sizeof *p);
     p->layers = calloc(e->m->L, sizeof *p->layers);
-    int r = p->layers != NULL ? cart_kv_tail_init(&p->tail, e->m, e->kv, n, err)
+    int r = p->layers != NULL ? cart_kv_tail_init(&p->tail, e->m, e->kv, 0, n, err)
                               : cart_err_memory(err, "a prefix", 0);
     if (r == 0) {
         const struct cart_kv kv = {NULL, 0, &p->tail};
@@ -129,7 +129,7 @@ static int prefix_new(struct cart_engine *e, const uint32_t *ids, size_t n,
     }
     cart_kv_part_of_tail(&p->part, p->layers, e->m, &p->tail, 0, n);
     p->n = n;
-    p->bytes = cart_kv_tail_bytes(e->m, e->kv, n);
+    p->bytes = cart_kv_tail_bytes(e->m, e->kv, 0, n);
     e->prefilled += n;
     *out = p;
     return 0;
@@ -194,7 +194,7 @@ int cart_session_init(struct cart_session *s, const struct cart_model *m, int dt
 {
     s->parts = parts;
     s->n_parts = n_parts;
-    return cart_kv_tail_init(&s->tail, m, dtype, cap, err);
+    return cart_kv_tail_init(&s->tail, m, dtype, CART_KV_ANYWHERE, cap, err);
 }
 
 void cart_session_release(struct cart_session *s)
@@ -217,7 +217,7 @@ int cart_session_reserve(struct cart_session *s, const struct cart_model *m, siz
 
     if (n <= s->tail.cap - s->tail.rows)
         return 0;
-    int r = cart_kv_tail_init(&more, m, s->tail.dtype, s->tail.rows + n, err);
+    int r = cart_kv_tail_init(&more, m, s->tail.dtype, CART_KV_ANYWHERE, s->tail.rows + n, err);
     if (r < 0)
         return r;
     cart_kv_tail_copy(&more, 0, &s->tail, 0, s->tail.rows, m);

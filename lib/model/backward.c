@@ -11,7 +11,6 @@
 #include "base/buf.h"
 #include "model/layer.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -262,12 +261,13 @@ static void plan_attention(struct cart_tape *t, size_t l)
         size_t row = t->row0[i], q = first_row(t, l, i), T = count_rows(t, l, i);
         for (size_t j = 0; j < t->n_parts; j++) {
             const struct cart_kv_layer *pl = &t->parts[j]->layers[l];
-            assert(!t->parts[j]->blocked);
             seg[j] = (struct cart_kv_segment){.k = pl->k,
                                               .v = pl->v,
                                               .rows = t->parts[j]->rows,
                                               .stride = pl->stride,
-                                              .dtype = t->parts[j]->dtype};
+                                              .dtype = t->parts[j]->dtype,
+                                              .blocked = t->parts[j]->blocked,
+                                              .skip = t->parts[j]->skip};
         }
         seg[t->n_parts] = (struct cart_kv_segment){.k = s.k + row * wk,
                                                    .v = a->v + row * wk,

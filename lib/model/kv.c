@@ -8,12 +8,18 @@
 
 #define BLOCK CART_ATTN_BLOCK
 
+size_t cart_kv_places(size_t before, size_t cap)
+{
+    size_t n;
+    bool fits = cart_size_add(cap, before % BLOCK + BLOCK - 1, &n);
+    return fits ? n / BLOCK * BLOCK : SIZE_MAX;
+}
+
 void cart_kv_tail_layout(struct cart_kv_tail *t, struct cart_arena *a, const struct cart_model *m,
                          int dtype, size_t cap)
 {
     size_t size = cart_dtype_info(dtype)->bytes;
-    bool fits = cart_size_add(cap, BLOCK - 1, &t->places);
-    t->places = fits ? t->places / BLOCK * BLOCK : SIZE_MAX;
+    t->places = cart_kv_places(0, cap);
     t->cap = cap;
     t->dtype = dtype;
     t->k = cart_arena_push(a, m->L, sizeof *t->k);
@@ -31,22 +37,16 @@ void cart_kv_tail_layout(struct cart_kv_tail *t, struct cart_arena *a, const str
     }
 }
 
-/* Places for cap rows, wherever in a block they begin. */
-static size_t places_for(size_t cap)
-{
-    size_t n;
-    return cart_size_add(cap, BLOCK - 1, &n) ? n : SIZE_MAX;
-}
-
-int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, int dtype, size_t cap,
-                      struct cart_err *err)
+int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, int dtype, size_t before,
+                      size_t cap, struct cart_err *err)
 {
     struct cart_kv_tail fresh = {.arena = CART_ARENA_INIT};
-    cart_kv_tail_layout(&fresh, &fresh.arena, m, dtype, places_for(cap));
+    size_t places = cart_kv_places(before, cap);
+    cart_kv_tail_layout(&fresh, &fresh.arena, m, dtype, places);
     int r = cart_arena_reserve(&fresh.arena, fresh.arena.used, err);
     if (r < 0)
         return cart_err_wrap(err, r, "keys and values of %zu tokens", cap);
-    cart_kv_tail_layout(&fresh, &fresh.arena, m, dtype, places_for(cap));
+    cart_kv_tail_layout(&fresh, &fresh.arena, m, dtype, places);
     *t = fresh;
     t->cap = cap;
     return 0;
@@ -58,11 +58,11 @@ void cart_kv_tail_release(struct cart_kv_tail *t)
     memset(t, 0, sizeof *t);
 }
 
-size_t cart_kv_tail_bytes(const struct cart_model *m, int dtype, size_t cap)
+size_t cart_kv_tail_bytes(const struct cart_model *m, int dtype, size_t before, size_t cap)
 {
     struct cart_kv_tail t = {0};
     struct cart_arena a = CART_ARENA_INIT;
-    cart_kv_tail_layout(&t, &a, m, dtype, places_for(cap));
+    cart_kv_tail_layout(&t, &a, m, dtype, cart_kv_places(before, cap));
     return a.overflow ? SIZE_MAX : a.used;
 }
 
@@ -72,8 +72,8 @@ void cart_kv_tail_start(struct cart_kv_tail *t, size_t before)
     t->skip = before % BLOCK;
 }
 
-/* `at` values into rows of the type. */
-static void *values_at(void *rows, int dtype, size_t at)
+/* Of value `at` of rows of the type. */
+static void *address(void *rows, int dtype, size_t at)
 {
     return (char *)rows + at * cart_dtype_info(dtype)->bytes;
 }
@@ -85,37 +85,42 @@ void cart_kv_part_of_tail(struct cart_kv_part *part, struct cart_kv_layer *layer
     size_t place = t->skip + first;
     for (size_t l = 0; l < m->L; l++) {
         size_t DH = m->layers[l].DH, block = place / BLOCK * BLOCK * DH;
-        layers[l] = (struct cart_kv_layer){values_at(t->k[l], t->dtype, block),
-                                           values_at(t->v[l], t->dtype, block), t->places * DH};
+        layers[l] = (struct cart_kv_layer){address(t->k[l], t->dtype, block),
+                                           address(t->v[l], t->dtype, block), t->places * DH};
     }
     *part = (struct cart_kv_part){
         .rows = rows, .dtype = t->dtype, .layers = layers, .blocked = true, .skip = place % BLOCK};
 }
 
-static float value_at(const void *rows, int dtype, size_t i)
+/* n values from value `at` on, `step` apart, as f32. */
+static void read_values(float *out, const void *rows, int dtype, size_t at, size_t step, size_t n)
 {
-    switch (dtype) {
-    case CART_F16:
-        return cart_f16_to_f32(((const uint16_t *)rows)[i]);
-    case CART_BF16:
-        return cart_bf16_to_f32(((const uint16_t *)rows)[i]);
-    default:
-        return ((const float *)rows)[i];
-    }
+    const float *f = (const float *)rows + at;
+    const uint16_t *h = (const uint16_t *)rows + at;
+    if (dtype == CART_F32)
+        for (size_t i = 0; i < n; i++)
+            out[i] = f[i * step];
+    else if (dtype == CART_F16)
+        for (size_t i = 0; i < n; i++)
+            out[i] = cart_f16_to_f32(h[i * step]);
+    else
+        for (size_t i = 0; i < n; i++)
+            out[i] = cart_bf16_to_f32(h[i * step]);
 }
 
 void cart_kv_part_row(const struct cart_kv_part *part, const struct cart_model *m, size_t l,
                       size_t row, float *k, float *v)
 {
     const struct cart_kv_layer *kv = &part->layers[l];
-    size_t width = cart_layer_kv_width(&m->layers[l]), DH = m->layers[l].DH;
-    size_t place = part->skip + row, key = cart_attn_blocked_key(place, DH);
-    for (size_t i = 0; i < width; i++) {
-        size_t head = i / DH * kv->stride, d = i % DH, at = row * kv->stride + i;
-        if (k)
-            k[i] = value_at(kv->k, part->dtype, part->blocked ? head + key + d * BLOCK : at);
-        if (v)
-            v[i] = value_at(kv->v, part->dtype, part->blocked ? head + place * DH + d : at);
+    size_t HK = m->layers[l].HK, DH = m->layers[l].DH, place = part->skip + row;
+    if (!part->blocked) {
+        read_values(k, kv->k, part->dtype, row * kv->stride, 1, HK * DH);
+        read_values(v, kv->v, part->dtype, row * kv->stride, 1, HK * DH);
+    }
+    for (size_t h = 0; part->blocked && h < HK; h++) {
+        size_t head = h * kv->stride, key = head + cart_attn_blocked_key(place, DH);
+        read_values(k + h * DH, kv->k, part->dtype, key, BLOCK, DH);
+        read_values(v + h * DH, kv->v, part->dtype, head + place * DH, 1, DH);
     }
 }
 
@@ -142,9 +147,9 @@ void cart_kv_tail_write(const struct cart_kv_tail *t, const struct cart_model *m
     for (size_t h = 0; h < HK; h++)
         for (size_t j = 0; j < n; j++) {
             size_t place = t->skip + at + j, head = h * t->places * DH, from = (j * HK + h) * DH;
-            write_key(values_at(t->k[l], t->dtype, head + cart_attn_blocked_key(place, DH)),
-                      t->dtype, k + from, DH);
-            cart_narrow(values_at(t->v[l], t->dtype, head + place * DH), t->dtype, v + from, DH);
+            write_key(address(t->k[l], t->dtype, head + cart_attn_blocked_key(place, DH)), t->dtype,
+                      k + from, DH);
+            cart_narrow(address(t->v[l], t->dtype, head + place * DH), t->dtype, v + from, DH);
         }
 }
 
@@ -154,14 +159,14 @@ static void copy_places(struct cart_kv_tail *dst, size_t to, const struct cart_k
 {
     size_t size = cart_dtype_info(dst->dtype)->bytes;
     size_t out = h * dst->places * DH, in = h * src->places * DH;
-    char *k = values_at(dst->k[l], dst->dtype, out + cart_attn_blocked_key(to, DH));
-    const char *k0 = values_at(src->k[l], src->dtype, in + cart_attn_blocked_key(from, DH));
+    char *k = address(dst->k[l], dst->dtype, out + cart_attn_blocked_key(to, DH));
+    const char *k0 = address(src->k[l], src->dtype, in + cart_attn_blocked_key(from, DH));
     if (n == BLOCK)
         memcpy(k, k0, n * DH * size);
     for (size_t c = 0; n < BLOCK && c < DH; c++)
         memcpy(k + c * BLOCK * size, k0 + c * BLOCK * size, n * size);
-    memcpy(values_at(dst->v[l], dst->dtype, out + to * DH),
-           values_at(src->v[l], src->dtype, in + from * DH), n * DH * size);
+    memcpy(address(dst->v[l], dst->dtype, out + to * DH),
+           address(src->v[l], src->dtype, in + from * DH), n * DH * size);
 }
 
 void cart_kv_tail_copy(struct cart_kv_tail *dst, size_t to, const struct cart_kv_tail *src,

@@ -51,10 +51,15 @@ struct cart_kv {
     struct cart_kv_tail *tail;
 };
 
-int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, int dtype, size_t cap,
-                      struct cart_err *err) CART_MUST_USE;
+/* Room for cap rows behind `before` others, in whole blocks; CART_KV_ANYWHERE where it is not known
+ * yet behind how many. */
+#define CART_KV_ANYWHERE ((size_t)CART_ATTN_BLOCK - 1)
+int cart_kv_tail_init(struct cart_kv_tail *t, const struct cart_model *m, int dtype, size_t before,
+                      size_t cap, struct cart_err *err) CART_MUST_USE;
 void cart_kv_tail_release(struct cart_kv_tail *t);
-size_t cart_kv_tail_bytes(const struct cart_model *m, int dtype, size_t cap);
+size_t cart_kv_tail_bytes(const struct cart_model *m, int dtype, size_t before, size_t cap);
+/* How many rows' memory such a tail takes; SIZE_MAX if that cannot be. */
+size_t cart_kv_places(size_t before, size_t cap);
 /* The layout function of a tail that lies in its owner's arena, one of many: such a tail is not
  * released. It has cap places, filled up to whole blocks, so room for cap rows only where they begin
  * at the beginning of a block. */
@@ -67,7 +72,7 @@ void cart_kv_part_of_tail(struct cart_kv_part *part, struct cart_kv_layer *layer
                           const struct cart_model *m, const struct cart_kv_tail *t, size_t first,
                           size_t rows);
 
-/* One row of layer l as f32, [HK, DH] each; k or v may be NULL. */
+/* One row of layer l as f32, k and v [HK, DH]. */
 void cart_kv_part_row(const struct cart_kv_part *part, const struct cart_model *m, size_t l,
                       size_t row, float *k, float *v);
 

@@ -30,14 +30,11 @@ struct parts {
 /* Pages that a matrix lies on are mapped by reading from each. */
 static void touch(const struct cart_matrix *w, atomic_bool *until)
 {
-    enum { PAGE = 4096, LOOK = 16 };
+    enum { PAGE = 4096 };
     const volatile unsigned char *bytes = w->data;
-    size_t n = w->N * w->row_bytes / PAGE;
-    for (size_t i = 0; i < n; i++) {
-        if (i % LOOK == 0 && atomic_load_explicit(until, memory_order_relaxed))
-            return;
-        (void)bytes[i * PAGE];
-    }
+    size_t n = w->N * w->row_bytes;
+    for (size_t i = 0; i < n && !atomic_load_explicit(until, memory_order_relaxed); i += PAGE)
+        (void)bytes[i];
 }
 
 /* The first forward would wait for every page of the weights, which is a tenth of the time of a
@@ -134,10 +131,15 @@ int cart_model_open(struct cart_model **out, const char *path, const struct cart
 int cart_model_open_pooled(struct cart_model **out, struct cart_pool **pool, const char *path,
                            const char *profile, size_t threads, struct cart_err *err)
 {
-    *pool = NULL;
-    int r = cart_pool_new(pool, threads, err);
-    const struct cart_model_options opt = {.profile = profile, .pool = *pool};
-    return r < 0 ? r : cart_model_open(out, path, &opt, err);
+    struct cart_model_options opt = {.profile = profile};
+    int r = cart_pool_new(&opt.pool, threads, err);
+    if (r < 0)
+        return r;
+    if ((r = cart_model_open(out, path, &opt, err)) < 0)
+        cart_pool_free(opt.pool);
+    else
+        *pool = opt.pool;
+    return r;
 }
 
 void cart_model_close(struct cart_model *m)

@@ -62,8 +62,8 @@ int cart_model_open(struct cart_model **out, const char *path, const struct cart
                     struct cart_err *err) CART_MUST_USE;
 void cart_model_close(struct cart_model *m);
 
-/* As a tool begins: a pool of so many threads, and the model opened with its help. The caller
- * releases both, also where this failed. profile may be NULL. */
+/* As a tool begins: a pool of so many threads, and the model opened with its help. profile may be
+ * NULL. */
 int cart_model_open_pooled(struct cart_model **out, struct cart_pool **pool, const char *path,
                            const char *profile, size_t threads, struct cart_err *err) CART_MUST_USE;
 

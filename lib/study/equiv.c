@@ -22,11 +22,11 @@ struct side {
     uint32_t *greedy; /* [steps] */
 };
 
-static int side_init(struct side *s, const struct cart_model *m, size_t cap, size_t ws_tokens,
-                     size_t T, size_t steps, struct cart_err *err)
+static int side_init(struct side *s, const struct cart_model *m, size_t before, size_t cap,
+                     size_t ws_tokens, size_t T, size_t steps, struct cart_err *err)
 {
     memset(s, 0, sizeof *s);
-    int r = cart_kv_tail_init(&s->tail, m, CART_F32, cap, err);
+    int r = cart_kv_tail_init(&s->tail, m, CART_F32, before, cap, err);
     if (r < 0)
         return r;
     s->kv.tail = &s->tail;
@@ -170,8 +170,9 @@ static int run_sides(struct cart_equiv_result *out, const struct cart_model *m,
     float *logits = malloc(m->V * sizeof *logits);
     const uint32_t *suffix = ids->data + opt->p;
     int r = logits ? 0 : cart_err_memory(err, "logits", m->V * sizeof *logits);
-    if (r < 0 || (r = side_init(&plain, m, ids->n + opt->steps, ids->n, T, opt->steps, err)) < 0 ||
-        (r = side_init(&behind, m, T + opt->steps, T, T, opt->steps, err)) < 0)
+    if (r < 0 ||
+        (r = side_init(&plain, m, 0, ids->n + opt->steps, ids->n, T, opt->steps, err)) < 0 ||
+        (r = side_init(&behind, m, opt->p, T + opt->steps, T, T, opt->steps, err)) < 0)
         goto out;
     if ((r = feed(&plain, m, ids->data, ids->n, T, plain.hidden, pool, err)) < 0 ||
         (r = decode(&plain, m, T, opt->steps, logits, pool, err)) < 0)
@@ -245,8 +246,8 @@ int cart_equiv_need(struct cart_equiv_need *out, const struct cart_model *m,
     int r = lay_out(&l, m, corpus, opt, err);
     if (r == 0) {
         size_t n = l.ids.n, T = l.T;
-        size_t sides = cart_kv_tail_bytes(m, CART_F32, n + opt->steps) +
-                       cart_kv_tail_bytes(m, CART_F32, T + opt->steps) +
+        size_t sides = cart_kv_tail_bytes(m, CART_F32, 0, n + opt->steps) +
+                       cart_kv_tail_bytes(m, CART_F32, opt->p, T + opt->steps) +
                        cart_workspace_bytes(m, n) + cart_workspace_bytes(m, T) +
                        2 * T * m->D * sizeof(float);
         size_t logits = 2 * LOGIT_ROWS * m->V * sizeof(float);
@@ -254,7 +255,7 @@ int cart_equiv_need(struct cart_equiv_need *out, const struct cart_model *m,
         size_t making = cart_init_bytes(m, opt->p, frozen_of(opt));
         *out = (struct cart_equiv_need){.suffix = T,
                                         .memory = sides + (making > logits ? making : logits),
-                                        .disk = cart_kv_tail_bytes(m, CART_F32, opt->p),
+                                        .disk = opt->p * cart_kv_row_width(m) * sizeof(float),
                                         .reads = n + opt->p + T,
                                         .decodes = 2 * opt->steps};
     }

@@ -148,12 +148,13 @@ void cart_contexts_add(struct cart_contexts *c, enum cart_context_kind context, 
     if (context == CART_CONTEXT_CHUNK || c->seen[of])
         return;
     c->seen[of] = true;
-    c->kept += context == CART_CONTEXT_CORPUS ? c->corpus->tokens : span.end - span.first;
+    c->kept += cart_kv_places(0, context == CART_CONTEXT_CORPUS ? c->corpus->tokens
+                                                                : span.end - span.first);
 }
 
 size_t cart_contexts_bytes(const struct cart_contexts *c, const struct cart_model *m, size_t limit)
 {
-    size_t rows = cart_kv_tail_bytes(m, CART_F32, c->kept);
+    size_t rows = cart_kv_tail_bytes(m, CART_F32, 0, c->kept);
 
     return rows < limit ? rows : limit;
 }

@@ -41,7 +41,7 @@ int cart_estimate_rates(struct cart_engine *e, size_t streams, struct cart_rates
 struct cart_contexts {
     const struct cart_corpus *corpus;
     bool *seen;  /* [n_docs + 1], the last of the corpus */
-    size_t kept; /* tokens of documents and the corpus, each once */
+    size_t kept; /* rows of documents and the corpus, each once, as their memory has room for */
 };
 int cart_contexts_init(struct cart_contexts *c, const struct cart_corpus *corpus,
                        struct cart_err *err) CART_MUST_USE;

@@ -261,7 +261,7 @@ static int read_text(struct eval_run *e, struct cart_kv_tail *tail, const struct
 {
     if (!e->need)
         return cart_init_prefill(tail, e->m, ids->data, ids->n, e->pool, err);
-    int r = cart_kv_tail_init(tail, e->m, CART_F32, ids->n, err);
+    int r = cart_kv_tail_init(tail, e->m, CART_F32, 0, ids->n, err);
     for (size_t l = 0; r == 0 && l < e->m->L; l++) {
         size_t bytes = tail->places * cart_layer_kv_width(&e->m->layers[l]) * sizeof(float);
         memset(tail->k[l], 0, bytes);

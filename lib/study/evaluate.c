@@ -64,10 +64,11 @@ void cart_evaluator_free(struct cart_evaluator *e)
 
 size_t cart_evaluator_bytes(const struct cart_model *m, size_t tokens, size_t longest)
 {
-    size_t held = longest > tokens ? longest : tokens;
+    size_t most = cart_kv_places(CART_KV_ANYWHERE, longest), held = most > tokens ? most : tokens;
     /* Of supervised tokens there are fewer than tokens: hidden rows are counted for all. */
     return cart_workspace_bytes(m, tokens < PIECE ? tokens : PIECE) +
-           cart_kv_tail_bytes(m, CART_F32, held) + (held * m->D + HEAD_ROWS * m->V) * sizeof(float);
+           cart_kv_tail_bytes(m, CART_F32, 0, held) +
+           (held * m->D + HEAD_ROWS * m->V) * sizeof(float);
 }
 
 static int reserve(struct cart_evaluator *e, size_t n, size_t R, struct cart_err *err)
@@ -83,15 +84,20 @@ static int reserve(struct cart_evaluator *e, size_t n, size_t R, struct cart_err
     return cart_array_reserve(&e->hidden, &e->hidden_cap, R, e->m->D * sizeof *e->hidden, err);
 }
 
+static size_t rows_of(const struct cart_kv_part *const *parts, size_t n_parts)
+{
+    return cart_kv_rows(&(struct cart_kv){parts, n_parts, NULL});
+}
+
 /* Runs spans [n] (ids, T and wants set) behind the parts, each with a tail that lives as long as
  * the call. */
 static int run_spans(struct cart_evaluator *e, const struct cart_kv_part *const *parts,
                      size_t n_parts, size_t n, struct cart_pool *pool, struct cart_err *err)
 {
     int r = 0;
-    size_t made = 0;
+    size_t made = 0, before = rows_of(parts, n_parts);
     for (; made < n && r == 0; made++) {
-        r = cart_kv_tail_init(&e->tails[made], e->m, CART_F32, e->spans[made].T, err);
+        r = cart_kv_tail_init(&e->tails[made], e->m, CART_F32, before, e->spans[made].T, err);
         if (r < 0)
             break;
         e->spans[made].kv = (struct cart_kv){parts, n_parts, &e->tails[made]};
@@ -101,6 +107,16 @@ static int run_spans(struct cart_evaluator *e, const struct cart_kv_part *const 
     for (size_t i = 0; i < made; i++)
         cart_kv_tail_release(&e->tails[i]);
     return r;
+}
+
+/* Whether a text of T tokens is still held beside those that have taken from the room. */
+static bool hold(size_t *room, size_t before, size_t T, bool alone)
+{
+    size_t rows = cart_kv_places(before, T);
+    if (rows > *room && !alone)
+        return false;
+    *room -= rows < *room ? rows : *room;
+    return true;
 }
 
 static int targets_batch(struct cart_evaluator *e, const struct cart_kv_part *const *parts,
@@ -146,10 +162,11 @@ int cart_evaluator_targets(struct cart_evaluator *e, const struct cart_kv_part *
                            struct cart_distill_sums *sums, struct cart_pool *pool,
                            struct cart_err *err)
 {
+    size_t before = rows_of(parts, n_parts);
     for (size_t first = 0; first < n;) {
-        size_t end = first, tokens = 0;
-        while (end < n && (end == first || tokens + cart_target_tokens(convs[end]) <= e->tokens))
-            tokens += cart_target_tokens(convs[end++]);
+        size_t end = first, room = e->tokens;
+        while (end < n && hold(&room, before, cart_target_tokens(convs[end]), end == first))
+            end++;
         int r =
             targets_batch(e, parts, n_parts, convs + first, end - first, sums + first, pool, err);
         if (r < 0)
@@ -197,10 +214,11 @@ int cart_evaluator_scores(struct cart_evaluator *e, const struct cart_kv_part *c
                           size_t n_parts, struct cart_score *scores, size_t n,
                           struct cart_pool *pool, struct cart_err *err)
 {
+    size_t before = rows_of(parts, n_parts);
     for (size_t first = 0; first < n;) {
-        size_t end = first, tokens = 0;
-        while (end < n && (end == first || tokens + scores[end].T <= e->tokens))
-            tokens += scores[end++].T;
+        size_t end = first, room = e->tokens;
+        while (end < n && hold(&room, before, scores[end].T, end == first))
+            end++;
         int r = scores_batch(e, parts, n_parts, scores + first, end - first, pool, err);
         if (r < 0)
             return r;

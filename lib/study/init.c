@@ -61,7 +61,7 @@ int cart_init_prefill(struct cart_kv_tail *tail, const struct cart_model *m, con
     int r = cart_workspace_new(&ws, m, n < PREFILL_TOKENS ? n : PREFILL_TOKENS, err);
     if (r < 0)
         return r;
-    if ((r = cart_kv_tail_init(tail, m, CART_F32, n, err)) == 0) {
+    if ((r = cart_kv_tail_init(tail, m, CART_F32, 0, n, err)) == 0) {
         struct cart_span span = {.ids = ids, .T = n, .kv = {NULL, 0, tail}};
         if ((r = cart_forward(m, ws, &span, 1, NULL, pool, err)) < 0)
             cart_kv_tail_release(tail);
@@ -72,7 +72,7 @@ int cart_init_prefill(struct cart_kv_tail *tail, const struct cart_model *m, con
 
 size_t cart_init_prefill_bytes(const struct cart_model *m, size_t n)
 {
-    return cart_kv_tail_bytes(m, CART_F32, n) +
+    return cart_kv_tail_bytes(m, CART_F32, 0, n) +
            cart_workspace_bytes(m, n < PREFILL_TOKENS ? n : PREFILL_TOKENS);
 }
 
@@ -141,24 +141,22 @@ static int rows_of_corpus(struct cart_init *out, const struct cart_model *m,
     return r;
 }
 
-/* Root mean square of a layer's n rows from the second on; of the first where there is no other. */
-static double deviation(const float *x, size_t rows, size_t width)
+/* Root mean squares of the keys and the values of layer l, of its rows from the second on; of the
+ * first where there is no other. k and v [HK, DH] are scratch. */
+static void deviations(double out[2], const struct cart_kv_part *part, const struct cart_model *m,
+                       size_t l, float *k, float *v)
 {
-    double sum = 0.0;
-    size_t first = rows > 1 ? width : 0;
-    for (size_t i = first; i < rows * width; i++)
-        sum += (double)x[i] * x[i];
-    return sqrt(sum / (double)(rows * width - first));
-}
-
-/* The prefilled rows of ids, as a cartridge has them. */
-static int rows_of_ids(struct cart_trainable *t, const struct cart_model *m,
-                       const struct cart_ids *ids, struct cart_pool *pool, struct cart_err *err)
-{
-    int r = cart_trainable_init(t, m, ids->n, 0, err);
-    if (r == 0 && (r = set_from_ids(t, m, ids->data, ids->n, pool, err)) < 0)
-        cart_trainable_release(t);
-    return r;
+    size_t width = cart_layer_kv_width(&m->layers[l]), first = part->rows > 1 ? 1 : 0;
+    double sum[2] = {0};
+    for (size_t row = first; row < part->rows; row++) {
+        cart_kv_part_row(part, m, l, row, k, v);
+        for (size_t i = 0; i < width; i++) {
+            sum[0] += (double)k[i] * k[i];
+            sum[1] += (double)v[i] * v[i];
+        }
+    }
+    for (int i = 0; i < 2; i++)
+        out[i] = sqrt(sum[i] / (double)((part->rows - first) * width));
 }
 
 static void fill_random(float *row, size_t r, size_t width, double scale, uint64_t seed,
@@ -169,41 +167,50 @@ static void fill_random(float *row, size_t r, size_t width, double scale, uint64
                          cart_rng_normal(seed, stream, CART_RNG_INIT, (uint32_t)(r * width + i)));
 }
 
+/* The first row is that of the text, the others are as large as its others. */
+static void fill_like(struct cart_trainable *t, const struct cart_model *m,
+                      const struct cart_kv_part *text, uint64_t seed)
+{
+    for (size_t l = 0; l < m->L; l++) {
+        size_t width = cart_layer_kv_width(&m->layers[l]);
+        float *k = cart_trainable_k(t, m, l, 0), *v = cart_trainable_v(t, m, l, 0);
+        double scale[2];
+        deviations(scale, text, m, l, k, v);
+        cart_kv_part_row(text, m, l, 0, k, v);
+        for (size_t row = 1; row < t->p; row++) {
+            fill_random(cart_trainable_k(t, m, l, row), row, width, scale[0], seed, 2 * l);
+            fill_random(cart_trainable_v(t, m, l, row), row, width, scale[1], seed, 2 * l + 1);
+        }
+    }
+}
+
 static int rows_at_random(struct cart_init *out, const struct cart_model *m,
                           const struct cart_init_options *opt, struct cart_pool *pool,
                           struct cart_err *err)
 {
     const struct cart_chat *chat;
     struct cart_ids ids = CART_IDS_INIT;
-    struct cart_trainable text;
+    struct cart_kv_tail tail = {0};
+    struct cart_kv_part part;
+    struct cart_kv_layer *layers = calloc(m->L, sizeof *layers);
     size_t n_open, n_close, p = opt->p ? opt->p : CART_INIT_DEFAULT_P;
-    int r = cart_model_chat(m, &chat, err);
-    if (r < 0 || (r = cart_trainable_init(&out->rows, m, p, opt->frozen, err)) < 0)
-        return r;
+    int r = layers ? 0 : cart_err_memory(err, "layers", m->L * sizeof *layers);
+    if (r < 0 || (r = cart_model_chat(m, &chat, err)) < 0 ||
+        (r = cart_trainable_init(&out->rows, m, p, opt->frozen, err)) < 0)
+        goto out;
     const uint32_t *open = cart_chat_system_open(chat, &n_open);
     const uint32_t *close = cart_chat_turn_close(chat, &n_close);
-    if ((r = cart_ids_add(&ids, open, n_open, err)) < 0 ||
-        (r = cart_ids_add(&ids, close, n_close, err)) < 0 ||
-        (r = rows_of_ids(&text, m, &ids, pool, err)) < 0) {
-        cart_ids_release(&ids);
-        return r;
+    if ((r = cart_ids_add(&ids, open, n_open, err)) == 0 &&
+        (r = cart_ids_add(&ids, close, n_close, err)) == 0 &&
+        (r = cart_init_prefill(&tail, m, ids.data, ids.n, pool, err)) == 0) {
+        cart_kv_part_of_tail(&part, layers, m, &tail, 0, ids.n);
+        fill_like(&out->rows, m, &part, opt->seed);
+        cart_kv_tail_release(&tail);
     }
-    for (size_t l = 0; l < m->L; l++) {
-        size_t width = cart_layer_kv_width(&m->layers[l]);
-        const float *first_k = cart_trainable_k(&text, m, l, 0),
-                    *first_v = cart_trainable_v(&text, m, l, 0);
-        double k = deviation(first_k, text.p, width), v = deviation(first_v, text.p, width);
-        memcpy(cart_trainable_k(&out->rows, m, l, 0), first_k, width * sizeof(float));
-        memcpy(cart_trainable_v(&out->rows, m, l, 0), first_v, width * sizeof(float));
-        for (size_t row = 1; row < p; row++) {
-            fill_random(cart_trainable_k(&out->rows, m, l, row), row, width, k, opt->seed, 2 * l);
-            fill_random(cart_trainable_v(&out->rows, m, l, row), row, width, v, opt->seed,
-                        2 * l + 1);
-        }
-    }
-    cart_trainable_release(&text);
+out:
     cart_ids_release(&ids);
-    return 0;
+    free(layers);
+    return r;
 }
 
 /* A file that was opened once: all that is known of it is of the same bytes, whatever has its name

@@ -59,7 +59,7 @@ size_t cart_selfstudy_bytes(const struct cart_selfstudy *s)
 {
     const struct cart_selfstudy_options *o = &s->opt;
 
-    return o->gen_batch * cart_kv_tail_bytes(s->m, CART_F32, session_cap(o)) +
+    return o->gen_batch * cart_kv_tail_bytes(s->m, CART_F32, CART_KV_ANYWHERE, session_cap(o)) +
            cart_batch_bytes(s->m, o->gen_batch, o->spec_b) +
            (s->draft != NULL ? cart_draft_bytes(s->draft) : 0);
 }

@@ -263,7 +263,9 @@ int cart_teacher_push(struct cart_teacher *t, struct cart_conversation *c, struc
 
 size_t cart_teacher_bytes(const struct cart_model *m)
 {
-    return cart_kv_tail_bytes(m, CART_F32, CART_TEACHER_ROWS + CART_TEACHER_BATCH * 256);
+    /* A conversation's context and its own rows each fill up blocks. */
+    return cart_kv_tail_bytes(
+        m, CART_F32, 0, CART_TEACHER_ROWS + CART_TEACHER_BATCH * (256 + 3 * CART_KV_ANYWHERE));
 }
 
 json_t *cart_teacher_options_json(const struct cart_teacher_options *opt)

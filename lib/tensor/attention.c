@@ -225,6 +225,9 @@ void cart_attention_backward_with(const struct cart_attention_kernels *kernels,
     size_t threads = cart_pool_threads(pool), units = n * d->HK;
 
     assert(d->DH > 0 && d->DH <= CART_ATTN_HEAD_MAX && d->H % d->HK == 0);
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < items[i].n_segs; k++)
+            assert(items[i].segs[k].dtype == CART_F32 && !items[i].segs[k].blocked);
     if (units == 0)
         return;
     if (2 * units < 3 * threads && units % threads != 0)

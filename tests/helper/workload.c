@@ -189,7 +189,7 @@ static void fill(struct cart_kv_tail *t, const struct cart_model *m, size_t befo
 static void make_prefix(struct workloads *w, struct state *s)
 {
     struct cart_err err;
-    need(cart_kv_tail_init(&s->prefix, w->m, s->kv, s->P, &err), &err);
+    need(cart_kv_tail_init(&s->prefix, w->m, s->kv, 0, s->P, &err), &err);
     s->layers = zeroed(w->m->L, sizeof *s->layers);
     const struct cart_span span = {.ids = s->ids, .T = s->P, .kv = {.tail = &s->prefix}};
     need(cart_forward(w->m, w->ws, &span, 1, NULL, w->pool, &err), &err);
@@ -210,7 +210,7 @@ static void prefill(struct workloads *w, struct state *s, struct workload_run *o
     out->tokens = (double)s->T;
     out->flop = 2 * out->tokens * workload_linear(w->m) + attention_flop(w->m, out->tokens, 0) +
                 head_flop(w->m, 1);
-    out->rows = (double)cart_kv_tail_bytes(w->m, s->kv, s->T);
+    out->rows = (double)cart_kv_tail_bytes(w->m, s->kv, 0, s->T);
     out->value = w->logits[0];
     for (size_t i = 1; i < w->m->V; i++)
         out->value = w->logits[i] > out->value ? w->logits[i] : out->value;
@@ -241,8 +241,8 @@ static void decode(struct workloads *w, struct state *s, struct workload_run *ou
     out->tokens = B;
     out->flop = 2 * B * workload_linear(m) + head_flop(m, B) +
                 B * attention_flop(m, 1, depth + (double)s->P);
-    out->rows = B * (double)cart_kv_tail_bytes(m, s->kv, s->T + WORKLOAD_STEPS) +
-                (s->P > 0 ? (double)cart_kv_tail_bytes(m, s->kv, s->P) : 0);
+    out->rows = B * (double)cart_kv_tail_bytes(m, s->kv, s->P, s->T + WORKLOAD_STEPS) +
+                (s->P > 0 ? (double)cart_kv_tail_bytes(m, s->kv, 0, s->P) : 0);
     out->bytes = weight_bytes(m) + (s->kv == CART_F32 ? 4 : 2) * (double)cart_kv_row_width(m) *
                                        (B * depth + (double)s->P);
 }
@@ -273,7 +273,7 @@ static void teacher(struct workloads *w, struct state *s, struct workload_run *o
     out->tokens = B * T;
     out->flop = 2 * B * T * workload_linear(m) + B * attention_flop(m, T, 0) +
                 head_flop(m, B * (double)s->R);
-    out->rows = B * (double)cart_kv_tail_bytes(m, s->kv, s->T);
+    out->rows = B * (double)cart_kv_tail_bytes(m, s->kv, 0, s->T);
     out->value = sum / (B * (double)s->R);
 }
 
@@ -401,7 +401,7 @@ static void make(struct workloads *w, struct state *s, const struct kind *k)
     }
     s->tails = zeroed(s->B, sizeof *s->tails);
     for (size_t b = 0; b < s->B; b++) {
-        need(cart_kv_tail_init(&s->tails[b], m, s->kv, s->T + WORKLOAD_STEPS, &err), &err);
+        need(cart_kv_tail_init(&s->tails[b], m, s->kv, s->P, s->T + WORKLOAD_STEPS, &err), &err);
         if (k->run == decode)
             fill(&s->tails[b], m, s->P, s->T, b);
     }

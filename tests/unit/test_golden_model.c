@@ -98,7 +98,7 @@ static float *plain_logits(struct fixture *f, struct cart_kv_tail *tail)
 {
     size_t D = f->m->D, V = f->m->V;
     float *hidden = calloc(f->T * D, sizeof *hidden), *logits = calloc(f->T * V, sizeof *logits);
-    need(cart_kv_tail_init(tail, f->m, CART_F32, f->T, &f->err), &f->err);
+    need(cart_kv_tail_init(tail, f->m, CART_F32, 0, f->T, &f->err), &f->err);
     struct cart_span span = {.ids = f->ids, .T = f->T, .kv = {.tail = tail}, .n_want = f->T};
     need(cart_forward(f->m, f->ws, &span, 1, hidden, f->pool, &f->err), &f->err);
     cart_head_logits(f->m, hidden, f->T, logits, f->pool);
@@ -145,7 +145,7 @@ static float *behind(struct fixture *f, const struct cart_kv_part *part, size_t 
     size_t n = f->T - f->prefix, D = f->m->D;
     float *hidden = calloc(n * D, sizeof *hidden), *logits = calloc(n * f->m->V, sizeof *logits);
     struct cart_kv_tail tail;
-    need(cart_kv_tail_init(&tail, f->m, CART_F32, n, &f->err), &f->err);
+    need(cart_kv_tail_init(&tail, f->m, CART_F32, part->rows, n, &f->err), &f->err);
     for (size_t at = 0; at < n; at += cut) {
         size_t T = n - at < cut ? n - at : cut;
         struct cart_span span = {.ids = f->ids + f->prefix + at,
@@ -167,7 +167,7 @@ static void forward_some(struct fixture *f, struct cart_workspace *ws, int kv, c
 {
     struct cart_span spans[2];
     for (int i = 0; i < 2; i++) {
-        need(cart_kv_tail_init(&tails[i], f->m, kv, f->T, &f->err), &f->err);
+        need(cart_kv_tail_init(&tails[i], f->m, kv, 0, f->T, &f->err), &f->err);
         spans[i] = (struct cart_span){f->ids, f->T, {.tail = &tails[i]}, want, n_want};
     }
     need(cart_forward(f->m, ws, spans, 2, hidden, f->pool, &f->err), &f->err);

@@ -121,7 +121,7 @@ static struct results run(const struct cart_model *m)
     for (size_t i = 0; i < T; i++)
         ids[i] = (uint32_t)(i * 7919 % 300);
     need(cart_workspace_new(&ws, m, T, &err), &err);
-    need(cart_kv_tail_init(&tail, m, CART_F32, T, &err), &err);
+    need(cart_kv_tail_init(&tail, m, CART_F32, 0, T, &err), &err);
     struct cart_span span = {.ids = ids, .T = T, .kv = {.tail = &tail}, .n_want = T};
     need(cart_forward(m, ws, &span, 1, hidden, pool, &err), &err);
     cart_head_logits(m, hidden, T, logits, pool);
