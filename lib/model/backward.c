@@ -407,12 +407,10 @@ static void backward_ffn(struct cart_tape *t, size_t l, struct cart_pool *pool)
     const struct cart_layer *layer = &t->m->layers[l];
     const struct cart_layer_acts *a = &t->layers[l];
     size_t D = t->m->D, F = layer->F, R = rows_of(t, l).R;
-    memset(t->dact, 0, R * F * sizeof(float));
-    cart_matmul_backward(t->dact, F, t->dx, D, R, &layer->w_down, pool);
+    cart_matmul_backward(t->dact, F, t->dx, D, R, &layer->w_down, false, pool);
     cart_swiglu_backward(a->gate, a->up, t->dact, a->gate, a->up, R * F, pool);
-    memset(t->dh, 0, R * D * sizeof(float));
-    cart_matmul_backward(t->dh, D, a->gate, F, R, &layer->w_gate, pool);
-    cart_matmul_backward(t->dh, D, a->up, F, R, &layer->w_up, pool);
+    cart_matmul_backward(t->dh, D, a->gate, F, R, &layer->w_gate, false, pool);
+    cart_matmul_backward(t->dh, D, a->up, F, R, &layer->w_up, true, pool);
     cart_rmsnorm_backward(t->dx, D, t->dh, D, a->x1, D, a->r2, layer->ffn_norm, R, D, pool);
 }
 
@@ -453,12 +451,11 @@ static void backward_project(struct cart_tape *t, size_t l, struct cart_pool *po
         cart_headnorm_backward(dk, wk, t->dk, wk, a->k_raw, wk, a->rk, layer->k_norm, M, layer->HK,
                                layer->DH, pool);
     }
-    memset(t->dh, 0, R * D * sizeof(float));
-    cart_matmul_backward(t->dh, D, dq, wq, R, &layer->wq, pool);
+    cart_matmul_backward(t->dh, D, dq, wq, R, &layer->wq, false, pool);
     spread_rows(t->dh, D, &rows);
     spread_rows(t->dx, D, &rows);
-    cart_matmul_backward(t->dh, D, dk, wk, M, &layer->wk, pool);
-    cart_matmul_backward(t->dh, D, t->dv, wk, M, &layer->wv, pool);
+    cart_matmul_backward(t->dh, D, dk, wk, M, &layer->wk, true, pool);
+    cart_matmul_backward(t->dh, D, t->dv, wk, M, &layer->wv, true, pool);
     cart_rmsnorm_backward(t->dx, D, t->dh, D, a->x, D, a->r1, layer->attn_norm, M, D, pool);
 }
 
@@ -485,8 +482,7 @@ void cart_tape_backward(struct cart_tape *t, const float *dhidden, const struct 
             plan_attention(t, l);
         }
         backward_ffn(t, l, pool);
-        memset(t->dattn, 0, rows.R * wq * sizeof(float));
-        cart_matmul_backward(t->dattn, wq, t->dx, D, rows.R, &layer->wo, pool);
+        cart_matmul_backward(t->dattn, wq, t->dx, D, rows.R, &layer->wo, false, pool);
         backward_attention(t, l, grads, pool);
         if (l > 0)
             backward_project(t, l, pool);

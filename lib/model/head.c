@@ -123,6 +123,6 @@ void cart_head_distill(struct cart_head *h, const float *hidden, size_t R,
             continue;
         cart_vocab_distill_backward(h->logits, m->V, n, m->V, h->stats, t->offsets + r0, t->ids,
                                     t->p, pool);
-        cart_matmul_backward(dhidden + r0 * m->D, m->D, h->logits, m->V, n, &m->head, pool);
+        cart_matmul_backward(dhidden + r0 * m->D, m->D, h->logits, m->V, n, &m->head, true, pool);
     }
 }

@@ -9,7 +9,11 @@
 
 struct cart_head; /* the chunk's memory; one per thread of control */
 
-/* rows: logits rows held at a time (at least 1; 64 is a good chunk). */
+/* A good chunk: each widens the head's weights again, and more rows of logits than these are not
+ * found in a cache. */
+#define CART_HEAD_ROWS ((size_t)64)
+
+/* rows: logits rows held at a time, at least 1. */
 int cart_head_new(struct cart_head **out, const struct cart_model *m, size_t rows,
                   struct cart_err *err) CART_MUST_USE;
 void cart_head_free(struct cart_head *h);

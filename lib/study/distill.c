@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD_ROWS ((size_t)64)
 #define TOKEN_STEP ((size_t)128) /* the tape grows in such steps */
 #define WANT_STEP ((size_t)64)
 
@@ -34,7 +33,7 @@ int cart_distiller_new(struct cart_distiller **out, const struct cart_model *m,
     d->m = m;
     d->opt = *opt;
     d->lim.recompute = opt->recompute;
-    int r = cart_head_new(&d->head, m, HEAD_ROWS, err);
+    int r = cart_head_new(&d->head, m, CART_HEAD_ROWS, err);
     if (r < 0) {
         free(d);
         return r;
@@ -61,7 +60,7 @@ size_t cart_distiller_bytes(const struct cart_distiller *d)
 {
     size_t tape = d->tape ? cart_tape_bytes(d->m, &d->lim) : 0;
     return tape + (d->hidden_cap + d->dhidden_cap) * d->m->D * sizeof *d->hidden +
-           HEAD_ROWS * d->m->V * sizeof(float);
+           CART_HEAD_ROWS * d->m->V * sizeof(float);
 }
 
 static size_t round_up(size_t n, size_t step)

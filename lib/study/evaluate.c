@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD_ROWS ((size_t)64)
 #define PIECE ((size_t)512) /* tokens run through a layer at a time */
 
 struct cart_evaluator {
@@ -36,7 +35,7 @@ int cart_evaluator_new(struct cart_evaluator **out, const struct cart_model *m, 
     e->tokens = tokens;
     int r = cart_workspace_new(&e->ws, m, tokens < PIECE ? tokens : PIECE, err);
     if (r == 0)
-        r = cart_head_new(&e->head, m, HEAD_ROWS, err);
+        r = cart_head_new(&e->head, m, CART_HEAD_ROWS, err);
     if (r < 0) {
         cart_evaluator_free(e);
         return r;
@@ -68,7 +67,7 @@ size_t cart_evaluator_bytes(const struct cart_model *m, size_t tokens, size_t lo
     /* Of supervised tokens there are fewer than tokens: hidden rows are counted for all. */
     return cart_workspace_bytes(m, tokens < PIECE ? tokens : PIECE) +
            cart_kv_tail_bytes(m, CART_F32, 0, held) +
-           (held * m->D + HEAD_ROWS * m->V) * sizeof(float);
+           (held * m->D + CART_HEAD_ROWS * m->V) * sizeof(float);
 }
 
 static int reserve(struct cart_evaluator *e, size_t n, size_t R, struct cart_err *err)

@@ -58,7 +58,7 @@ int cart_teacher_new(struct cart_teacher **out, struct cart_engine *e, const str
     t->opt = *opt;
     t->fn = fn;
     t->ctx = ctx;
-    int r = cart_head_new(&t->head, m, 64, err);
+    int r = cart_head_new(&t->head, m, CART_HEAD_ROWS, err);
     if (r < 0) {
         free(t);
         return r;

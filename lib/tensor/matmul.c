@@ -65,10 +65,10 @@ void cart_matmul_forward(float *y, size_t ldy, const float *x, size_t ldx, size_
 }
 
 void cart_matmul_backward(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
-                          const struct cart_matrix *w, struct cart_pool *pool)
+                          const struct cart_matrix *w, bool add, struct cart_pool *pool)
 {
     if (selected == CART_KERNELS_BLAS)
-        cart_matmul_backward_blas(dx, lddx, dy, lddy, M, w, pool);
+        cart_matmul_backward_blas(dx, lddx, dy, lddy, M, w, add, pool);
     else
-        cart_matmul_backward_with(kernels_of_class(), dx, lddx, dy, lddy, M, w, pool);
+        cart_matmul_backward_with(kernels_of_class(), dx, lddx, dy, lddy, M, w, add, pool);
 }

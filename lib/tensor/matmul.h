@@ -64,16 +64,17 @@ struct cart_product {
 void cart_matmul_products(const struct cart_product *products, size_t n, const float *x, size_t ldx,
                           size_t M, struct cart_pool *pool);
 
-/* dx [M, K] (lddx) += dy [M, N] (lddy) . W. */
+/* dx [M, K] (lddx) = dy [M, N] (lddy) . W, or with add, += . */
 void cart_matmul_backward(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
-                          const struct cart_matrix *w, struct cart_pool *pool);
+                          const struct cart_matrix *w, bool add, struct cart_pool *pool);
 
 /* The definitions, of the class named. */
 void cart_matmul_forward_ref(enum cart_precision precision, float *y, size_t ldy, const float *x,
                              size_t ldx, size_t M, const struct cart_matrix *w, const float *bias,
                              bool add);
 void cart_matmul_backward_ref(enum cart_precision precision, float *dx, size_t lddx,
-                              const float *dy, size_t lddy, size_t M, const struct cart_matrix *w);
+                              const float *dy, size_t lddy, size_t M, const struct cart_matrix *w,
+                              bool add);
 
 /* auto: kernels of ours, of the CPU path. blas: matrix products through OpenBLAS over rows widened
  * block by block; close, but not the exact bits. Process-wide; call before threads start.

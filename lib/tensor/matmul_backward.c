@@ -1,7 +1,8 @@
-/* dx += dy . W over weights in their own encoding; see matmul.h for the order.
+/* dx = dy . W, or +=, over weights in their own encoding; see matmul.h for the order.
  *
  * A unit is a range of columns of W by a range of rows; blocks of rows of W are widened in ascending
- * order, and each block continues the chains that dx holds. */
+ * order, and each block continues the chains that dx holds; the first begins them where nothing is
+ * added to. */
 #include "tensor/matmul_impl.h"
 #include "tensor/matmul_kernels.h"
 #include "tensor/matmul_split_impl.h"
@@ -22,6 +23,7 @@ struct backward {
     const float *dy;
     float *dx;
     size_t M, lddx, lddy;
+    bool add;
     size_t k_range, m_range, k_units; /* a unit is k_range columns by m_range rows */
 };
 
@@ -123,6 +125,8 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
         widen_columns(b, panel, n0, rows, k0, k1);
         for (size_t m = m0; m < m1; m += R) {
             R = tile_rows(b->kernels, m1 - m, false);
+            for (size_t r = 0; n0 == 0 && !b->add && r < R; r++)
+                memset(b->dx + (m + r) * b->lddx + k0, 0, (k1 - k0) * sizeof(float));
             struct gradients g = gradients_of(b, m, R, n0, rows, cells);
             fetch_columns(b, next, min_size(next + share, b->w->N), k0, k1);
             next = min_size(next + share, b->w->N);
@@ -140,7 +144,7 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
 
 void cart_matmul_backward_with(const struct cart_matmul_kernels *kernels, float *dx, size_t lddx,
                                const float *dy, size_t lddy, size_t M, const struct cart_matrix *w,
-                               struct cart_pool *pool)
+                               bool add, struct cart_pool *pool)
 {
     struct backward b = {.kernels = kernels,
                          .pool = pool,
@@ -149,7 +153,8 @@ void cart_matmul_backward_with(const struct cart_matmul_kernels *kernels, float 
                          .dx = dx,
                          .M = M,
                          .lddx = lddx,
-                         .lddy = lddy};
+                         .lddy = lddy,
+                         .add = add};
 
     if (M == 0 || w->K == 0)
         return;

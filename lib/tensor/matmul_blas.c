@@ -7,6 +7,7 @@
 #include <cblas.h>
 #include <dlfcn.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { ROWS_MAX = 128 };
 
@@ -119,13 +120,15 @@ void cart_matmul_forward_blas(float *y, size_t ldy, const float *x, size_t ldx, 
 }
 
 void cart_matmul_backward_blas(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
-                               const struct cart_matrix *w, struct cart_pool *pool)
+                               const struct cart_matrix *w, bool add, struct cart_pool *pool)
 {
     struct product p = {
         .pool = pool, .w = w, .in = dy, .out = dx, .M = M, .ld_in = lddy, .ld_out = lddx};
 
     if (M == 0 || w->K == 0)
         return;
+    for (size_t m = 0; m < M && !add; m++)
+        memset(dx + m * lddx, 0, w->K * sizeof *dx);
     p.range = even_range(w->K, cart_pool_threads(pool), 256, room / ROWS_MAX / 256 * 256);
     cart_pool_run(pool, (w->K + p.range - 1) / p.range, backward_unit, &p);
 }

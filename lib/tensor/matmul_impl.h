@@ -15,13 +15,13 @@ void cart_matmul_forward_with(const struct cart_matmul_kernels *kernels, float *
                               const float *bias, bool add, struct cart_pool *pool);
 void cart_matmul_backward_with(const struct cart_matmul_kernels *kernels, float *dx, size_t lddx,
                                const float *dy, size_t lddy, size_t M, const struct cart_matrix *w,
-                               struct cart_pool *pool);
+                               bool add, struct cart_pool *pool);
 
 int cart_matmul_blas_load(struct cart_err *err); /* one thread inside: the pool splits */
 void cart_matmul_forward_blas(float *y, size_t ldy, const float *x, size_t ldx, size_t M,
                               const struct cart_matrix *w, const float *bias, bool add,
                               struct cart_pool *pool);
 void cart_matmul_backward_blas(float *dx, size_t lddx, const float *dy, size_t lddy, size_t M,
-                               const struct cart_matrix *w, struct cart_pool *pool);
+                               const struct cart_matrix *w, bool add, struct cart_pool *pool);
 
 #endif

@@ -83,12 +83,15 @@ static void row_ref(const struct cart_matrix *w, size_t n, size_t k0, size_t k, 
 }
 
 void cart_matmul_backward_ref(enum cart_precision precision, float *dx, size_t lddx,
-                              const float *dy, size_t lddy, size_t M, const struct cart_matrix *w)
+                              const float *dy, size_t lddy, size_t M, const struct cart_matrix *w,
+                              bool add)
 {
     size_t values = precision == CART_PRECISION_BF16 ? 2 : 1;
     unsigned mode = flush_begin(values);
     float wide[256];
 
+    for (size_t m = 0; m < M && !add; m++)
+        memset(dx + m * lddx, 0, w->K * sizeof *dx);
     for (size_t n0 = 0; n0 < w->N; n0 += values) {
         for (size_t n = n0 + values; n-- > n0;) {
             for (size_t k0 = 0; k0 < w->K; k0 += 256) {

@@ -70,7 +70,8 @@ static void check_backward(const float *dx, const float *dy, const struct cart_m
 {
     float *want = floats(M * w->K);
 
-    cart_matmul_backward_ref(class, want + (M - 1) * w->K, w->K, dy + (M - 1) * w->N, w->N, 1, w);
+    cart_matmul_backward_ref(class, want + (M - 1) * w->K, w->K, dy + (M - 1) * w->N, w->N, 1, w,
+                             true);
     if (memcmp(want + (M - 1) * w->K, dx + (M - 1) * w->K, w->K * sizeof *want))
         die("backward differs from the reference");
     free(want);
@@ -85,7 +86,7 @@ static double time_product(float *out, const float *in, const struct cart_matrix
         double t = limit_now(pool);
 
         if (backward)
-            cart_matmul_backward_with(kernels, out, w->K, in, w->N, M, w, pool);
+            cart_matmul_backward_with(kernels, out, w->K, in, w->N, M, w, true, pool);
         else
             cart_matmul_forward_with(kernels, out, w->N, in, w->K, M, w, NULL, false, pool);
         t = limit_now(pool) - t;

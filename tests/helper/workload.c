@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT = 16, TEXT = 48, HEAD_ROWS = 64, STREAMS = 64 };
+enum { KEPT = 16, TEXT = 48, STREAMS = 64 };
 
 /* The streams of a decode; the targets and the tape of a training step. */
 struct state {
@@ -129,7 +129,7 @@ void workloads_open(struct workloads **out, const char *path, struct cart_pool *
     w->pool = pool;
     need(cart_model_open(&w->m, path, NULL, &err), &err);
     need(cart_workspace_new(&w->ws, w->m, 512, &err), &err);
-    need(cart_head_new(&w->head, w->m, HEAD_ROWS, &err), &err);
+    need(cart_head_new(&w->head, w->m, CART_HEAD_ROWS, &err), &err);
     w->logits = zeroed(STREAMS * w->m->V, sizeof *w->logits);
     *out = w;
 }

@@ -139,18 +139,19 @@ static void check_backward_class(enum cart_precision class, int dtype, size_t N,
     size_t n_sets = cart_tensor_kernels_usable(sets);
     struct problem p = {.w = test_weights(dtype, N, K, 1, N + K), .ldx = K + 3, .ldy = N + 2};
     float *dy = activations(M_MAX * p.ldy, 5), *dx = floats(M_MAX * p.ldx, 6);
+    bool add = *cases / 2 % 2 == 0; /* each class meets both */
 
     p.x = floats(M_MAX * p.ldx, 7);
     p.want = floats(M_MAX * p.ldx, 7);
     guard_rows(p.x, p.ldx, M_MAX, K);
-    cart_matmul_backward_ref(class, p.want, p.ldx, dy, p.ldy, M_most, &p.w);
+    cart_matmul_backward_ref(class, p.want, p.ldx, dy, p.ldy, M_most, &p.w, add);
     for (size_t i = 0; i < CART_COUNTOF(Ms) && Ms[i] <= M_most; i++) {
         for (size_t s = 0; s < n_sets; s++) {
             struct cart_pool *pool = test_pools[(i + s + *cases) % TEST_POOLS];
 
             memcpy(dx, p.x, M_MAX * p.ldx * sizeof *dx);
             cart_matmul_backward_with(kernels_of(sets[s], class), dx, p.ldx, dy, p.ldy, Ms[i], &p.w,
-                                      pool);
+                                      add, pool);
             expect_rows("backward", sets[s]->name, &p, dx, p.want, p.ldx, Ms[i], K);
             assert_memory_equal(dx + Ms[i] * p.ldx, p.x + Ms[i] * p.ldx,
                                 (M_MAX - Ms[i]) * p.ldx * sizeof *dx);
@@ -259,7 +260,7 @@ static void check_halves(enum cart_precision class, int dtype, size_t heads, siz
                        (const uint8_t *)plain.data + (2 * (h * halves + j) + s) * w.row_bytes,
                        w.row_bytes);
     cart_matmul_forward_ref(class, want, N, x, K, M, &plain, bias, true);
-    cart_matmul_backward_ref(class, dwant, K, want, N, M, &plain);
+    cart_matmul_backward_ref(class, dwant, K, want, N, M, &plain, true);
     for (size_t s = 0; s < n_sets; s++) {
         free(y);
         y = floats(M * N, 2);
@@ -268,7 +269,7 @@ static void check_halves(enum cart_precision class, int dtype, size_t heads, siz
         assert_memory_equal(y, want, M * N * sizeof *y);
         free(dx);
         dx = floats(M * K, 3);
-        cart_matmul_backward_with(kernels_of(sets[s], class), dx, K, want, N, M, &w,
+        cart_matmul_backward_with(kernels_of(sets[s], class), dx, K, want, N, M, &w, true,
                                   test_pools[s % TEST_POOLS]);
         assert_memory_equal(dx, dwant, M * K * sizeof *dx);
     }
@@ -370,8 +371,8 @@ static void test_public(void **state)
     cart_matmul_forward_ref(CART_PRECISION_F32, want, 21, x, 512, 7, &w, NULL, true);
     cart_matmul_forward(y, 21, x, 512, 7, &w, NULL, true, test_pools[1]);
     assert_memory_equal(y, want, 7 * 21 * sizeof *y);
-    cart_matmul_backward_ref(CART_PRECISION_F32, dwant, 512, y, 21, 7, &w);
-    cart_matmul_backward(dx, 512, y, 21, 7, &w, test_pools[1]);
+    cart_matmul_backward_ref(CART_PRECISION_F32, dwant, 512, y, 21, 7, &w, true);
+    cart_matmul_backward(dx, 512, y, 21, 7, &w, true, test_pools[1]);
     assert_memory_equal(dx, dwant, 7 * 512 * sizeof *dx);
     free(x);
     free(y);
@@ -426,7 +427,7 @@ static void check_exact(int dtype, size_t K)
         want_dx[i] = dx[i];
     exact(want_y, want_dx, x, y0, dy, bias, &w);
     cart_matmul_forward_ref(CART_PRECISION_F32, y, EN, x, K, EM, &w, bias, true);
-    cart_matmul_backward_ref(CART_PRECISION_F32, dx, K, dy, EN, EM, &w);
+    cart_matmul_backward_ref(CART_PRECISION_F32, dx, K, dy, EN, EM, &w, true);
     assert_true(nmse(y, want_y, EM * EN) < 1e-12);
     assert_true(nmse(dx, want_dx, EM * K) < 1e-12);
 
@@ -443,7 +444,7 @@ static void check_exact(int dtype, size_t K)
             want_y[j] += y0[j];
         free(dx);
         dx = floats(EM * K, 5);
-        cart_matmul_backward_blas(dx, K, dy, EN, EM, &w, test_pools[i]);
+        cart_matmul_backward_blas(dx, K, dy, EN, EM, &w, true, test_pools[i]);
         assert_true(nmse(dx, want_dx, EM * K) < 1e-12);
     }
     free(x);
