@@ -89,6 +89,7 @@ int cart_head_build(struct cart_buf *b, const json_t *given, size_t *limit,
 {
     const char *name;
     json_t *head, *history;
+    char shown[80];
     int r;
 
     if ((r = cart_json_string(given, "kind", &name, "HEAD", err)) < 0 ||
@@ -100,7 +101,8 @@ int cart_head_build(struct cart_buf *b, const json_t *given, size_t *limit,
     if (json_object_get(given, "record") != NULL)
         return cart_err_set(err, CART_EUSAGE, "HEAD: a field may not be called record");
     if ((*kind = cart_kind_find(name)) == NULL)
-        return cart_err_set(err, CART_EUSAGE, "HEAD: kind: unknown kind %s", name);
+        return cart_err_set(err, CART_EUSAGE, "HEAD: kind: unknown kind %s",
+                            cart_err_escape(shown, sizeof shown, name, strlen(name)));
     if ((r = cart_head_check(given, *kind, "HEAD", CART_EUSAGE, err)) < 0)
         return r;
     if ((head = cart_json_copy(given)) == NULL)
