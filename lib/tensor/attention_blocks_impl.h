@@ -4,7 +4,7 @@
 #ifndef CART_TENSOR_ATTENTION_BLOCKS_IMPL_H
 #define CART_TENSOR_ATTENTION_BLOCKS_IMPL_H
 
-#include "tensor/attention_tiles_impl.h"
+#include "tensor/attention_bands_impl.h"
 
 /* Walks the segments of one item in the order of logical keys. */
 struct cursor {

@@ -386,26 +386,26 @@ static int merge_resolve(const struct cart_tokenizer *t, struct merge *m, size_t
 static int merges_add(struct cart_tokenizer *t, const struct cart_text *merges, size_t first,
                       size_t n, uint32_t *last, struct cart_buf *joined, struct cart_err *err)
 {
-    struct merge todo[AHEAD];
+    struct merge ahead[AHEAD];
     struct cart_err why = {0}; /* of the first merge that is none */
     size_t split = 0, resolved = 0;
     int r = 0;
     while (split < n &&
-           (r = merge_split(t, merges[first + split], first + split, &todo[split], &why)) == 0)
+           (r = merge_split(t, merges[first + split], first + split, &ahead[split], &why)) == 0)
         split++;
     for (size_t k = 0; k < split; k++) {
-        name_ahead(t, todo[k].h_left);
-        name_ahead(t, todo[k].h_right);
+        name_ahead(t, ahead[k].h_left);
+        name_ahead(t, ahead[k].h_right);
     }
     for (size_t k = 0; k < split; k++) {
-        spelling_ahead(t, todo[k].h_left);
-        spelling_ahead(t, todo[k].h_right);
+        spelling_ahead(t, ahead[k].h_left);
+        spelling_ahead(t, ahead[k].h_right);
     }
     for (int found = 0; resolved < split && found == 0; resolved += found == 0)
-        if ((found = merge_resolve(t, &todo[resolved], first + resolved, last, joined, &why)) < 0)
+        if ((found = merge_resolve(t, &ahead[resolved], first + resolved, last, joined, &why)) < 0)
             r = found;
     for (size_t k = 0; k < resolved; k++) {
-        int added = pair_add(t, &todo[k].pair, err);
+        int added = pair_add(t, &ahead[k].pair, err);
         if (added < 0)
             return added;
     }
