@@ -5,6 +5,11 @@
 
 #include <stdlib.h>
 
+/* Shared rows are copied where a step behind them is slow enough to tell, and an answer may be long
+ * enough to pay for it. */
+enum { COPY_ROWS = CART_ATTN_BLOCK, COPY_ANSWER = 16 };
+#define COPY_BYTES ((size_t)256 << 20)
+
 struct cart_dialogue {
     struct cart_engine *e;
     const struct cart_model *m;
@@ -12,6 +17,9 @@ struct cart_dialogue {
     struct cart_batch *batch;
     struct cart_session session;
     bool session_ready, behind;
+    bool copy_tried;
+    struct cart_kv_copy *copy; /* of the session's parts, or NULL */
+    const struct cart_kv_part *copied[1];
     size_t turns;
     enum cart_finish finish; /* of the answer before */
     uint32_t last;           /* its last id, which has no row yet */
@@ -56,6 +64,7 @@ void cart_dialogue_free(struct cart_dialogue *d)
     cart_batch_free(d->batch);
     if (d->session_ready)
         cart_session_release(&d->session);
+    cart_kv_copy_free(d->copy);
     cart_ids_release(&d->prompt);
     cart_buf_release(&d->text);
     free(d);
@@ -114,6 +123,37 @@ static int on_done(void *ctx, const struct cart_generation *g, struct cart_err *
     return 0;
 }
 
+static bool copy_pays(const struct cart_dialogue *d)
+{
+    const struct cart_session *s = &d->session;
+    size_t rows = 0, bytes = 0;
+
+    for (size_t i = 0; i < s->n_parts; i++) {
+        if (s->parts[i]->blocked || s->parts[i]->dtype != s->parts[0]->dtype)
+            return false;
+        rows += s->parts[i]->rows;
+        bytes += cart_kv_part_bytes(d->m, s->parts[i]);
+    }
+    return rows >= COPY_ROWS && bytes <= COPY_BYTES;
+}
+
+/* Once. Without memory for it all stays as it is. */
+static void copy_parts(struct cart_dialogue *d)
+{
+    struct cart_session *s = &d->session;
+    struct cart_err err;
+
+    if (d->copy_tried)
+        return;
+    d->copy_tried = true;
+    if (!copy_pays(d) ||
+        cart_kv_copy_new(&d->copy, d->m, s->parts, s->n_parts, cart_engine_pool(d->e), &err) < 0)
+        return;
+    d->copied[0] = &d->copy->part;
+    s->parts = d->copied;
+    s->n_parts = 1;
+}
+
 int cart_dialogue_ask(struct cart_dialogue *d, const char *text, size_t n,
                       const struct cart_sampling *sampling, size_t max_tokens, cart_dialogue_fn *fn,
                       void *ctx, struct cart_dialogue_answer *out, struct cart_err *err)
@@ -142,6 +182,8 @@ int cart_dialogue_ask(struct cart_dialogue *d, const char *text, size_t n,
     while (cart_batch_active(d->batch) > 0) {
         if ((r = cart_batch_step(d->batch, err)) < 0)
             return r;
+        if (out->tokens > 0 && max_tokens >= COPY_ANSWER && cart_batch_active(d->batch) > 0)
+            copy_parts(d);
     }
     if ((r = cart_decoder_finish(&d->decoder, &d->text, err)) < 0 || (r = hand_out(d, err)) < 0)
         return r;

@@ -4,6 +4,7 @@
 #include "tensor/dtype.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define BLOCK CART_ATTN_BLOCK
@@ -186,6 +187,86 @@ void cart_kv_tail_copy(struct cart_kv_tail *dst, size_t to, const struct cart_kv
             for (size_t h = 0; h < m->layers[l].HK; h++)
                 copy_places(dst, to + done, src, from + done, take, l, h, m->layers[l].DH);
     }
+}
+
+struct copying {
+    const struct cart_kv_tail *to;
+    const struct cart_model *m;
+    const struct cart_kv_part *const *parts;
+    size_t n_parts, width; /* of the widest layer's row */
+    float *rows;           /* [threads][2][width] */
+};
+
+static void copy_layer(void *ctx, size_t l, size_t worker)
+{
+    const struct copying *g = ctx;
+    size_t width = cart_layer_kv_width(&g->m->layers[l]), at = 0;
+    float *k = g->rows + worker * 2 * g->width, *v = k + g->width;
+    for (size_t i = 0; i < g->n_parts; at += g->parts[i++]->rows) {
+        const struct cart_kv_part *part = g->parts[i];
+        const struct cart_kv_layer *kv = &part->layers[l];
+        if (part->dtype == CART_F32 && !part->blocked && kv->stride == width) {
+            cart_kv_tail_write(g->to, g->m, l, at, kv->k, kv->v, part->rows);
+            continue;
+        }
+        for (size_t row = 0; row < part->rows; row++) {
+            cart_kv_part_row(part, g->m, l, row, k, v);
+            cart_kv_tail_write(g->to, g->m, l, at + row, k, v, 1);
+        }
+    }
+}
+
+static int copy_all(struct cart_kv_copy *c, struct copying *g, struct cart_pool *pool,
+                    struct cart_err *err)
+{
+    const struct cart_kv kv = {g->parts, g->n_parts, NULL};
+    const struct cart_model *m = g->m;
+    size_t rows = cart_kv_rows(&kv), threads = pool ? cart_pool_threads(pool) : 1;
+    for (size_t l = 0; l < m->L; l++) {
+        size_t width = cart_layer_kv_width(&m->layers[l]);
+        g->width = width > g->width ? width : g->width;
+    }
+    g->rows = calloc(threads * 2 * g->width, sizeof *g->rows);
+    c->layers = calloc(m->L, sizeof *c->layers);
+    if (g->rows == NULL || c->layers == NULL)
+        return cart_err_memory(err, "a copy of rows", g->width * sizeof *g->rows);
+    int r = cart_kv_tail_init(&c->rows, m, g->parts[0]->dtype, 0, rows, err);
+    if (r < 0)
+        return r;
+    g->to = &c->rows;
+    if (pool)
+        cart_pool_run(pool, m->L, copy_layer, g);
+    for (size_t l = 0; pool == NULL && l < m->L; l++)
+        copy_layer(g, l, 0);
+    c->rows.rows = rows;
+    cart_kv_part_of_tail(&c->part, c->layers, m, &c->rows, 0, rows);
+    return 0;
+}
+
+int cart_kv_copy_new(struct cart_kv_copy **out, const struct cart_model *m,
+                     const struct cart_kv_part *const *parts, size_t n_parts,
+                     struct cart_pool *pool, struct cart_err *err)
+{
+    struct copying g = {.m = m, .parts = parts, .n_parts = n_parts};
+    struct cart_kv_copy *c = calloc(1, sizeof *c);
+    if (c == NULL)
+        return cart_err_memory(err, "a copy of rows", sizeof *c);
+    int r = copy_all(c, &g, pool, err);
+    free(g.rows);
+    if (r < 0)
+        cart_kv_copy_free(c);
+    else
+        *out = c;
+    return r;
+}
+
+void cart_kv_copy_free(struct cart_kv_copy *c)
+{
+    if (c == NULL)
+        return;
+    cart_kv_tail_release(&c->rows);
+    free(c->layers);
+    free(c);
 }
 
 size_t cart_kv_rows(const struct cart_kv *kv)

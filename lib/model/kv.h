@@ -6,6 +6,7 @@
 #define CART_MODEL_KV_H
 
 #include "base/arena.h"
+#include "base/pool.h"
 #include "model/model.h"
 #include "tensor/attention.h"
 
@@ -88,6 +89,19 @@ void cart_kv_tail_write(const struct cart_kv_tail *t, const struct cart_model *m
  * stand. */
 void cart_kv_tail_copy(struct cart_kv_tail *dst, size_t to, const struct cart_kv_tail *src,
                        size_t from, size_t n, const struct cart_model *m);
+
+/* All rows of parts [n_parts], copied so that attention reads them as they lie, where by rows it
+ * transposes them at every step: one part, of the same results. The parts are of one type and begin
+ * a context. pool may be NULL. */
+struct cart_kv_copy {
+    struct cart_kv_part part;
+    struct cart_kv_tail rows;
+    struct cart_kv_layer *layers;
+};
+int cart_kv_copy_new(struct cart_kv_copy **out, const struct cart_model *m,
+                     const struct cart_kv_part *const *parts, size_t n_parts,
+                     struct cart_pool *pool, struct cart_err *err) CART_MUST_USE;
+void cart_kv_copy_free(struct cart_kv_copy *c); /* NULL is fine */
 
 size_t cart_kv_rows(const struct cart_kv *kv); /* parts and tail */
 /* Values of one row: keys and values of every layer. */

@@ -37,6 +37,7 @@ void cart_item_free(struct item *i)
 {
     if (i == NULL)
         return;
+    cart_kv_copy_free(i->copy);
     cart_cartridge_close(i->cartridge);
     cart_draft_free(i->draft);
     if (i->fd >= 0)
@@ -156,6 +157,42 @@ bool cart_mark_same(const struct file_mark *a, const struct file_mark *b)
     return cart_mark_as_written(a, b) && same_time(a->changed, b->changed);
 }
 
+/* Bytes of the rows that have been copied, but for those of the cartridge that will be replaced. */
+static size_t copied_bytes(const struct cart_registry *r, const char *name)
+{
+    size_t n = 0;
+
+    pthread_mutex_lock(&r->shared->lock);
+    for (size_t i = 0; i < r->n; i++) {
+        if (r->items[i]->copy != NULL && strcmp(r->items[i]->name, name) != 0)
+            n += r->items[i]->cartridge->row_bytes;
+    }
+    pthread_mutex_unlock(&r->shared->lock);
+    return n;
+}
+
+/* A copy of the rows, as long as there is room for it and nobody writes to the file meanwhile. */
+static void copy_rows(struct item *i, const struct cart_registry *r)
+{
+    const struct cart_cartridge *c = i->cartridge;
+    const struct cart_kv_part *parts[2];
+    size_t taken = copied_bytes(r, i->name), n_parts = cart_cartridge_parts(&c, 1, parts);
+    struct cart_err err;
+    struct stat st;
+
+    if (c->p < CART_ATTN_BLOCK || taken > CART_REGISTRY_COPIES ||
+        c->row_bytes > CART_REGISTRY_COPIES - taken ||
+        cart_kv_copy_new(&i->copy, r->m, parts, n_parts, NULL, &err) < 0)
+        return;
+    if (fstat(i->fd, &st) == 0 && !cart_cartridge_is_short(c)) {
+        struct file_mark now = cart_mark_of(&st);
+        if (cart_mark_as_written(&i->mark, &now))
+            return;
+    }
+    cart_kv_copy_free(i->copy);
+    i->copy = NULL;
+}
+
 static struct item *item_new(const char *name, const struct origin *from)
 {
     struct item *i = calloc(1, sizeof *i);
@@ -198,6 +235,7 @@ static int item_open(struct item **out, const struct cart_registry *r, const cha
         return code;
     }
     i->mark = cart_mark_of(&st);
+    copy_rows(i, r);
     *out = i;
     return 0;
 }

@@ -11,6 +11,9 @@
 #include "cartridge/cartridge.h"
 
 #define CART_CARTRIDGE_NAME_MAX ((size_t)128)
+/* Rows are copied into memory as attention reads them fastest (cart_kv_copy_new) while they take
+ * no more than this together; those of further cartridges are read in their files. */
+#define CART_REGISTRY_COPIES ((size_t)256 << 20)
 #define CART_STACK_MAX ((size_t)64) /* cartridges of one request */
 
 struct cart_draft;

@@ -21,6 +21,7 @@ struct item {
     char *dir;  /* the directory that its file is in, or NULL: added by its path */
     char *file; /* in dir, of a cartridge that was given another name than its file's; or NULL */
     struct cart_cartridge *cartridge;
+    struct cart_kv_copy *copy; /* of its rows, or NULL: they are read in the file */
     struct cart_draft *draft;
     int fd; /* of the file that is mapped, whatever has its name now */
     /* Guarded by the registry's lock. */

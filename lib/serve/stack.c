@@ -47,8 +47,12 @@ static void stack_put(struct cart_stack *s, size_t i, struct item *item)
     item->holders++;
     s->priv->items[i] = item;
     s->priv->entries[i] = (struct cart_stack_entry){item->name, c, item->id, item->draft};
+    /* A copy is read in place where its blocks stand on the attention's. */
+    if (item->copy != NULL && s->rows % CART_ATTN_BLOCK == 0)
+        s->priv->parts[s->n_parts++] = &item->copy->part;
+    else
+        s->n_parts += cart_cartridge_parts(&c, 1, s->priv->parts + s->n_parts);
     s->rows += c->p; /* at most CART_CARTRIDGE_MAX_P each */
-    s->n_parts += cart_cartridge_parts(&c, 1, s->priv->parts + s->n_parts);
 }
 
 int cart_stack_acquire(struct cart_stack **out, struct cart_registry *r, const char *const *names,

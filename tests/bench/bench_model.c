@@ -29,8 +29,8 @@
 enum { MOST = 32, STANDARD = 5 };
 
 static const char *const standard[] = {
-    "prefill 512",       "decode 1 16",         "decode 1 512",
-    "decode 4 512",      "decode 16 512",       "shared 16 512",
+    "prefill 512",       "decode 1 16",         "decode 1 512",           "cartridge 1 512",
+    "decode 4 512",      "decode 16 512",       "shared 16 512",          "cartridge 16 512",
     "teacher 4 600 160", "train 4 224 256 160", "recompute 4 224 256 160"};
 static const char *const memory[] = {"train 4 224 256 160", "recompute 4 224 256 160",
                                      "train 4 400 256 160", "recompute 4 400 256 160",

@@ -20,8 +20,9 @@ struct state {
     struct cart_kv_layer *layers; /* [L], of the prefix */
     struct cart_kv_part part;
     struct cart_tape *tape;
-    float *rows; /* of the prefix in training */
-    float **g;   /* [2 L], of the prefix */
+    bool by_rows; /* the prefix lies as a cartridge does */
+    float *rows;  /* of such a prefix, and of the one in training */
+    float **g;    /* [2 L], of the prefix */
     size_t *want, *offsets;
     uint32_t *ids;
     float *p, *hidden, *dhidden;
@@ -196,6 +197,23 @@ static void make_prefix(struct workloads *w, struct state *s)
     cart_kv_part_of_tail(&s->part, s->layers, w->m, &s->prefix, 0, s->P);
 }
 
+/* The prefix as a cartridge has it, all rows of a layer's keys and then of its values. */
+static void lay_by_rows(struct workloads *w, struct state *s)
+{
+    struct cart_kv_layer *layers = zeroed(w->m->L, sizeof *layers);
+    float *at = s->rows = zeroed(s->P * cart_kv_row_width(w->m), sizeof *s->rows);
+    for (size_t l = 0; l < w->m->L; l++) {
+        size_t n = cart_layer_kv_width(&w->m->layers[l]);
+        layers[l] = (struct cart_kv_layer){at, at + s->P * n, n};
+        for (size_t r = 0; r < s->P; r++, at += n)
+            cart_kv_part_row(&s->part, w->m, l, r, at, at + s->P * n);
+        at += s->P * n;
+    }
+    free(s->layers);
+    s->layers = layers;
+    s->part = (struct cart_kv_part){.rows = s->P, .dtype = CART_F32, .layers = layers};
+}
+
 static void prefill(struct workloads *w, struct state *s, struct workload_run *out)
 {
     struct cart_kv_tail *tail = &s->tails[0];
@@ -350,8 +368,8 @@ static const struct kind {
     void (*run)(struct workloads *w, struct state *s, struct workload_run *out);
     int numbers;
 } kinds[] = {{"prefill", prefill, 1},   {"decode", decode, 2},     {"shared", decode, 2},
-             {"decode-f16", decode, 2}, {"shared-f16", decode, 2}, {"teacher", teacher, 3},
-             {"train", train, 4},       {"recompute", train, 4}};
+             {"decode-f16", decode, 2}, {"shared-f16", decode, 2}, {"cartridge", decode, 2},
+             {"teacher", teacher, 3},   {"train", train, 4},       {"recompute", train, 4}};
 
 static const struct kind *parse(struct state *s, const char *text)
 {
@@ -369,7 +387,8 @@ static const struct kind *parse(struct state *s, const char *text)
         if (k->run == train)
             s->P = a[2], s->R = a[3];
         s->kv = strstr(k->name, "-f16") ? CART_F16 : CART_F32;
-        if (strncmp(k->name, "shared", 6) == 0)
+        s->by_rows = k->name[0] == 'c';
+        if (strncmp(k->name, "shared", 6) == 0 || s->by_rows)
             s->P = a[1], s->T = 0;
         if (s->B < 1 || (k->run == decode ? s->B > STREAMS : s->R < 1 || s->R > s->T))
             break;
@@ -395,6 +414,8 @@ static void make(struct workloads *w, struct state *s, const struct kind *k)
         s->want[r] = s->T - s->R + r;
     if (s->P > 0)
         make_prefix(w, s);
+    if (s->by_rows)
+        lay_by_rows(w, s);
     if (k->run == train) {
         make_training(w, s, k->name[0] == 'r');
         return;

@@ -6,6 +6,7 @@
 #include "engine/draft.h"
 #include "helper/vocab.h"
 #include "model/model.h"
+#include "tensor/dtype.h"
 #include "token/chat.h"
 
 #include <setjmp.h>
@@ -265,6 +266,143 @@ static void test_guesses(void **state)
     cart_draft_free(d);
 }
 
+/* Rows of a prefix as a file has them: `first` rows, then the others, of one type. */
+static void lay_by_rows(struct cart_kv_part parts[2], const struct cart_kv_part *prefix,
+                        size_t first, int dtype)
+{
+    size_t size = cart_dtype_info(dtype)->bytes;
+    float k[1024], v[1024];
+
+    for (size_t i = 0, at = 0; i < 2; at += parts[i++].rows) {
+        struct cart_kv_layer *layers = calloc(model->L, sizeof *layers);
+        parts[i] =
+            (struct cart_kv_part){i == 0 ? first : prefix->rows - first, dtype, layers, false, 0};
+        for (size_t l = 0; l < model->L; l++) {
+            size_t width = cart_layer_kv_width(&model->layers[l]);
+            char *rows = calloc(2 * parts[i].rows * width, size);
+            char *values = rows + parts[i].rows * width * size;
+            assert_true(width <= CART_COUNTOF(k));
+            layers[l] = (struct cart_kv_layer){rows, values, width};
+            for (size_t r = 0; r < parts[i].rows; r++) {
+                cart_kv_part_row(prefix, model, l, at + r, k, v);
+                cart_narrow(rows + r * width * size, dtype, k, width);
+                cart_narrow(values + r * width * size, dtype, v, width);
+            }
+        }
+    }
+}
+
+static void free_rows(struct cart_kv_part parts[2])
+{
+    for (size_t i = 0; i < 2; i++) {
+        for (size_t l = 0; l < model->L; l++)
+            free((void *)(uintptr_t)parts[i].layers[l].k);
+        free((void *)(uintptr_t)parts[i].layers);
+    }
+}
+
+/* Behind a copy of rows a token is what it is behind the rows, of any type and however they are cut,
+ * copied by many threads or by none. */
+static void test_copies(void **state)
+{
+    (void)state;
+    static const int types[] = {CART_F32, CART_F16, CART_BF16};
+    struct cart_err err = {0};
+    struct cart_pool *pool;
+    struct cart_engine *e;
+    struct cart_prefix *p;
+    struct stream s;
+    float hidden[2][1024];
+
+    assert_true(model->D <= CART_COUNTOF(hidden[0]));
+    make_stream(&s, 6);
+    need(cart_pool_new(&pool, 2, &err), &err);
+    need(cart_engine_new(&e, model, CART_F32, pool, 0, &err), &err);
+    need(cart_prefix_acquire(e, s.prompt, 150, &p, &err), &err);
+    for (size_t i = 0; i < 6; i++) {
+        struct cart_kv_part parts[2];
+        const struct cart_kv_part *list[2] = {&parts[0], &parts[1]};
+        struct cart_kv_copy *copy = NULL;
+        lay_by_rows(parts, cart_prefix_part(p), i < 3 ? 1 : 70, types[i % 3]);
+        need(cart_kv_copy_new(&copy, model, list, 2, i % 2 ? pool : NULL, &err), &err);
+        assert_int_equal(copy->part.rows, 150);
+        assert_int_equal(copy->part.dtype, types[i % 3]);
+        const struct cart_kv_part *copied = &copy->part;
+        for (size_t run = 0; run < 2; run++) {
+            need(cart_session_init(&s.session, model, CART_F32, run ? &copied : list, run ? 1 : 2,
+                                   4, &err),
+                 &err);
+            const struct cart_span span = {
+                .ids = s.prompt, .T = 3, .kv = cart_session_kv(&s.session), .n_want = 1};
+            need(cart_engine_forward(e, &span, 1, hidden[run], &err), &err);
+            cart_session_release(&s.session);
+        }
+        assert_memory_equal(hidden[0], hidden[1], model->D * sizeof *hidden[0]);
+        cart_kv_copy_free(copy);
+        free_rows(parts);
+    }
+    cart_prefix_release(e, p);
+    cart_engine_free(e);
+    cart_pool_free(pool);
+}
+
+struct said {
+    char text[2048];
+    size_t n;
+};
+
+static int hear(void *ctx, const char *text, size_t n, struct cart_err *err)
+{
+    struct said *s = ctx;
+
+    (void)err;
+    assert_true(s->n + n <= sizeof s->text);
+    memcpy(s->text + s->n, text, n);
+    s->n += n;
+    return 0;
+}
+
+/* A conversation behind a file's rows, which are copied after the first token of an answer that may be
+ * long, says what one behind the blocked rows of a prefix says. */
+static void test_dialogue_copies(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct cart_pool *pool;
+    struct cart_engine *e;
+    struct cart_prefix *p;
+    struct stream s;
+    static struct said said[2];
+    struct cart_kv_part parts[2];
+
+    make_stream(&s, 6);
+    need(cart_pool_new(&pool, 2, &err), &err);
+    need(cart_engine_new(&e, model, CART_F32, pool, 0, &err), &err);
+    need(cart_prefix_acquire(e, s.prompt, 150, &p, &err), &err);
+    lay_by_rows(parts, cart_prefix_part(p), 1, CART_F32);
+    for (size_t run = 0; run < 2; run++) {
+        const struct cart_kv_part *own = cart_prefix_part(p);
+        const struct cart_kv_part *list[2] = {&parts[0], &parts[1]};
+        const struct cart_sampling greedy = CART_SAMPLING_GREEDY;
+        struct cart_dialogue_answer a;
+        struct cart_dialogue *d;
+        need(cart_dialogue_new(&d, e, run ? list : &own, run ? 2 : 1, true, &err), &err);
+        for (size_t turn = 0; turn < 2; turn++) {
+            need(cart_dialogue_ask(d, "what is it", 10, &greedy, 24, hear, &said[run], &a, &err),
+                 &err);
+            assert_true(a.rows > 150 && a.tokens > 1);
+            assert_int_equal(a.kv_bytes, a.rows * cart_kv_row_width(model) * sizeof(float));
+        }
+        cart_dialogue_free(d);
+    }
+    assert_int_equal(said[0].n, said[1].n);
+    assert_memory_equal(said[0].text, said[1].text, said[0].n);
+    free_rows(parts);
+    cart_prefix_release(e, p);
+    cart_engine_free(e);
+    cart_pool_free(pool);
+}
+
 static void test_limits(void **state)
 {
     (void)state;
@@ -307,6 +445,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sampler), cmocka_unit_test(test_company),
         cmocka_unit_test(test_prefix),  cmocka_unit_test(test_guesses),
+        cmocka_unit_test(test_copies),  cmocka_unit_test(test_dialogue_copies),
         cmocka_unit_test(test_limits),
     };
 

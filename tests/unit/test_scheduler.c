@@ -599,6 +599,51 @@ static void cartridges_come_and_go(void **state)
     unlink(path);
 }
 
+/* A cartridge of some size stands in memory as attention reads it, where blocks begin; elsewhere it is
+ * read in its file. */
+static void cartridges_are_copied(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"guest", "small", "guest", "guest"};
+    const struct cart_model *m = test_serving.model;
+    struct cart_err err = {0};
+    struct cart_stack *s;
+    float k[2][1024], v[2][1024];
+
+    for (size_t i = 0; i < 2; i++) {
+        test_make_cartridge(names[i], i == 0 ? 100 : 28, 77, 1);
+        test_need(cart_registry_add(test_serving.registry, names[i], test_cartridge_path(names[i]),
+                                    NULL, 0, &err),
+                  &err);
+    }
+    test_need(cart_stack_acquire(&s, test_serving.registry, names, 4, NULL, &err), &err);
+    assert_int_equal(s->rows, 328);
+    const struct cart_cartridge *c = s->entries[0].cartridge, *small = s->entries[1].cartridge;
+    assert_int_equal(s->n_parts, 2 + small->n_parts + c->n_parts);
+    assert_ptr_equal(s->parts[0], s->parts[1 + small->n_parts]);
+    for (size_t i = 0; i < s->n_parts; i++)
+        assert_int_equal(s->parts[i]->blocked, i == 0 || i == 1 + small->n_parts);
+    assert_int_equal(s->parts[0]->rows, 100);
+    for (size_t l = 0; l < m->L; l++) {
+        size_t width = cart_layer_kv_width(&m->layers[l]), row = 0;
+        assert_true(width <= CART_COUNTOF(k[0]));
+        for (size_t i = 0; i < c->n_parts; i++) {
+            for (size_t r = 0; r < c->parts[i].rows; r++, row++) {
+                cart_kv_part_row(&c->parts[i], m, l, r, k[0], v[0]);
+                cart_kv_part_row(s->parts[0], m, l, row, k[1], v[1]);
+                assert_memory_equal(k[0], k[1], width * sizeof *k[0]);
+                assert_memory_equal(v[0], v[1], width * sizeof *v[0]);
+            }
+        }
+        assert_int_equal(row, 100);
+    }
+    cart_stack_release(s);
+    for (size_t i = 0; i < 2; i++) {
+        test_need(cart_registry_drop(test_serving.registry, names[i], &err), &err);
+        unlink(test_cartridge_path(names[i]));
+    }
+}
+
 /* Whatever is at work or waits when the scheduler ends hears of it, once. */
 static void ending_cancels_the_rest(void **state)
 {
@@ -725,6 +770,7 @@ int main(void)
         cmocka_unit_test(choices_take_turns),
         cmocka_unit_test(an_end_leaves_a_place),
         cmocka_unit_test(cartridges_come_and_go),
+        cmocka_unit_test(cartridges_are_copied),
         cmocka_unit_test(ending_cancels_the_rest),
         cmocka_unit_test(names_change_under_many_readers),
     };
