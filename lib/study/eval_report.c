@@ -154,10 +154,13 @@ int cart_eval_table(const struct cart_eval *e, struct cart_buf *out, struct cart
     return r;
 }
 
+/* A share of nothing and a mean over nothing are no numbers: null, where the table has a dash. */
 static json_t *recall_json(const struct cart_eval_recall *r)
 {
-    return json_pack("{s:I, s:I, s:I, s:f}", "questions", (json_int_t)r->n, "judged",
-                     (json_int_t)r->judged, "right", (json_int_t)r->right, "answer", r->answer);
+    return json_pack("{s:I, s:I, s:o, s:o}", "questions", (json_int_t)r->n, "judged",
+                     (json_int_t)r->judged, "right",
+                     r->judged > 0 ? json_real((double)r->right / (double)r->judged) : json_null(),
+                     "answer", r->n > 0 ? json_real(r->answer) : json_null());
 }
 
 static json_t *interval_json(bool has, const struct cart_interval *i)

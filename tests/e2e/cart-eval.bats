@@ -71,6 +71,17 @@ arm() {
     cart-eval -c trained.safetensors --questions q.jsonl c.targets > table
     cart_has table '4 questions: 1 within the first 48 tokens, 2 beyond, 1 with a quote that the corpus does not hold'
     cart_has table 'questions: the corpus does not hold the quote of 1: line 5'
+    # The same numbers as in the table: shares for its per cent, null for its dash.
+    jq -e 'all(.arms[]; .recall.right * 3 | . == floor and . >= 0 and . <= 3)' out.json
+    printf '%s\n' '{"question": "Who made it?", "answer": "Ada Brook", "at": 300}' \
+        '{"question": "Where?", "answer": "Hallam", "wrong": ["Bern"]}' > bare.jsonl
+    cart-eval -c trained.safetensors --json --questions bare.jsonl c.targets > bare.json
+    jq -e 'all(.arms[]; .recall_within == {questions: 0, judged: 0, right: null, answer: null})' bare.json
+    jq -e 'all(.arms[]; .recall_beyond | .questions == 1 and .judged == 0 and .right == null and .answer < 0)' bare.json
+    cart-eval -c trained.safetensors --questions bare.jsonl c.targets > table
+    diff <(awk -F '|' '/%/ && NF == 4 { split($2, of, " "); printf "%.1f %.3f\n", of[1], of[2] }' table) \
+        <(jq -r '.arms[].recall | "\(100 * .right) \(.answer)"' bare.json | awk '{ printf "%.1f %.3f\n", $1, $2 }')
+    cart-eval -c trained.safetensors --questions q.jsonl c.targets > table
     # Every question is accounted for, and every interval that holds 0 says so.
     { cat q.jsonl; echo '{"question": "Which?", "answer": "This one"}'; } > more.jsonl
     cart-eval -c trained.safetensors --questions more.jsonl c.targets > five
