@@ -12,10 +12,20 @@
 /* Far beyond what any format of ours nests, and small enough for recursion on a worker's stack. */
 #define CART_JSON_DEPTH 128
 
+/* Bytes of memory for the values of a text of n bytes: enough for lists of pairs of digits and for a tokenizer.json
+ * without blanks; a text of nothing but {} asks for more than twice that. */
+#define CART_JSON_DENSE(n) (((size_t)1 << 20) + 40 * (size_t)(n))
+
+/* No file of a real model comes near: the largest tokenizer.json takes a fifth. */
+#define CART_JSON_MEMORY ((size_t)1 << 30)
+
 /* Parses one complete value. what names the source in messages, "" leaves that to the caller.
- * Caller owns *out (json_decref). */
+ * Caller owns *out (json_decref). Its values take at most the lesser of CART_JSON_DENSE and CART_JSON_MEMORY, or most,
+ * a little overestimated and counted before they are made; more is CART_EFORMAT. */
 int cart_json_parse(json_t **out, const char *text, size_t n, const char *what,
                     struct cart_err *err) CART_MUST_USE;
+int cart_json_parse_within(json_t **out, const char *text, size_t n, size_t most, const char *what,
+                           struct cart_err *err) CART_MUST_USE;
 
 /* A shallow copy of an object or array, or NULL: json_copy leaves out what it has no memory for. */
 json_t *cart_json_copy(const json_t *v) CART_MUST_USE;

@@ -10,8 +10,19 @@
 
 #define JSON_BYTES ((size_t)1 << 30)
 
+/* What jansson and a 64-bit allocator take for one value, rounded up: the struct, the table that a list starts with,
+ * and in lists the place of an element and the node of a member, twice where tables grow by doubling. Words are
+ * shared. */
+#define NUMBER_BYTES ((size_t)32)
+#define STRING_BYTES ((size_t)80)
+#define ARRAY_BYTES ((size_t)128)
+#define OBJECT_BYTES ((size_t)256)
+#define ELEMENT_BYTES ((size_t)16)
+#define MEMBER_BYTES ((size_t)112)
+
 struct parser {
     const unsigned char *text, *at, *end;
+    size_t most, left; /* bytes that the values may take, and may still */
     /* Decoded strings: a stack, since the key of a member waits while its value is read. */
     struct cart_buf strings;
     const char *what, *colon; /* ": " behind a what that is not empty */
@@ -43,6 +54,18 @@ static int keep(const struct parser *p, json_t *made, json_t **out)
 {
     *out = made;
     return made ? 0 : cart_err_memory(p->err, p->what, 0);
+}
+
+/* Counts bytes of memory before they are asked for. */
+static int spend(struct parser *p, size_t bytes)
+{
+    if (bytes > p->left)
+        return cart_err_set(
+            p->err, CART_EFORMAT,
+            "%s%sJSON: expected values that take at most %zu bytes of memory, found more", p->what,
+            p->colon, p->most);
+    p->left -= bytes;
+    return 0;
 }
 
 static void skip_blanks(struct parser *p)
@@ -141,6 +164,8 @@ static int parse_string(struct parser *p, json_t **out)
     size_t mark = p->strings.len;
     int r = parse_text(p);
     if (r == 0)
+        r = spend(p, STRING_BYTES + p->strings.len - mark);
+    if (r == 0)
         r = keep(p, json_stringn_nocheck(p->strings.data + mark, p->strings.len - mark), out);
     p->strings.len = mark;
     return r;
@@ -180,8 +205,8 @@ static int parse_number(struct parser *p, json_t **out)
             return fault(p, "a digit");
     }
     size_t mark = p->strings.len;
-    int r = cart_buf_add(&p->strings, from, (size_t)(p->at - from), p->err);
-    if (r < 0)
+    int r = spend(p, NUMBER_BYTES);
+    if (r < 0 || (r = cart_buf_add(&p->strings, from, (size_t)(p->at - from), p->err)) < 0)
         return r;
     const char *text = p->strings.data + mark;
     p->strings.len = mark;
@@ -239,6 +264,8 @@ static int parse_member(struct parser *p, int depth, json_t *into)
         else
             p->at = behind;
     }
+    if (r == 0)
+        r = spend(p, MEMBER_BYTES + p->strings.len - mark);
     if (r == 0) {
         skip_blanks(p);
         r = take(p, ':') ? parse_value(p, depth, &v) : fault(p, "':'");
@@ -252,14 +279,19 @@ static int parse_member(struct parser *p, int depth, json_t *into)
 static int parse_element(struct parser *p, int depth, json_t *into)
 {
     json_t *v;
-    int r = parse_value(p, depth, &v);
+    int r = spend(p, ELEMENT_BYTES);
+    if (r == 0)
+        r = parse_value(p, depth, &v);
     return r == 0 && json_array_append_new(into, v) != 0 ? cart_err_memory(p->err, p->what, 0) : r;
 }
 
 /* Behind the opening bracket or brace, which is closed by last. */
-static int parse_list(struct parser *p, int depth, json_t *made, unsigned char last, json_t **out)
+static int parse_list(struct parser *p, int depth, unsigned char last, json_t **out)
 {
-    int r = made ? 0 : cart_err_memory(p->err, p->what, 0);
+    json_t *made = NULL;
+    int r = spend(p, last == '}' ? OBJECT_BYTES : ARRAY_BYTES);
+    if (r == 0)
+        r = keep(p, last == '}' ? json_object() : json_array(), &made);
     skip_blanks(p);
     bool more = r == 0 && !take(p, last);
     while (more) {
@@ -284,9 +316,9 @@ static int parse_value(struct parser *p, int depth, json_t **out)
         return cart_err_set(p->err, CART_EFORMAT, "%s%sJSON: nested deeper than %d", p->what,
                             p->colon, CART_JSON_DEPTH);
     if (take(p, '{'))
-        return parse_list(p, depth + 1, json_object(), '}', out);
+        return parse_list(p, depth + 1, '}', out);
     if (take(p, '['))
-        return parse_list(p, depth + 1, json_array(), ']', out);
+        return parse_list(p, depth + 1, ']', out);
     if (take(p, '"'))
         return parse_string(p, out);
     return c == '-' || (c >= '0' && c <= '9') ? parse_number(p, out) : parse_word(p, out);
@@ -295,8 +327,17 @@ static int parse_value(struct parser *p, int depth, json_t **out)
 int cart_json_parse(json_t **out, const char *text, size_t n, const char *what,
                     struct cart_err *err)
 {
+    size_t dense = CART_JSON_DENSE(n < JSON_BYTES ? n : JSON_BYTES);
+    return cart_json_parse_within(out, text, n, dense < CART_JSON_MEMORY ? dense : CART_JSON_MEMORY,
+                                  what, err);
+}
+
+int cart_json_parse_within(json_t **out, const char *text, size_t n, size_t most, const char *what,
+                           struct cart_err *err)
+{
     const unsigned char *s = (const unsigned char *)(text ? text : "");
-    struct parser p = {s, s, s + n, CART_BUF_INIT, what, *what ? ": " : "", err};
+    const char *colon = *what ? ": " : "";
+    struct parser p = {s, s, s + n, most, most, CART_BUF_INIT, what, colon, err};
     json_t *v = NULL;
     if (n > JSON_BYTES)
         return cart_err_set(err, CART_EFORMAT, "%s%sJSON: expected at most %zu bytes, found %zu",

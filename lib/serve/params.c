@@ -15,6 +15,8 @@
 
 #define COUNT_MAX ((size_t)INT32_MAX) /* of max_tokens as clients may give it */
 #define WORK_MAX ((size_t)1 << 20)    /* tokens that one request may ask for over all its choices */
+#define VALUES_MOST                                                                                \
+    ((size_t)32 << 20) /* bytes of memory that the values of a body take beside its texts */
 #define STOP_BYTES_MAX ((size_t)4096)
 #define BIAS_MAX ((size_t)65536)
 #define RETRY_SECONDS 1
@@ -175,7 +177,8 @@ bool cart_params_body(struct cart_exchange *x, json_t **out, struct cart_fault *
     if (x->body.len == 0)
         return cart_fault_set(f, 400, "invalid_json", NULL,
                               "expected a JSON object in the body, found no body");
-    int r = cart_json_parse(&o, x->body.data, x->body.len, "body", &err);
+    int r = cart_json_parse_within(&o, x->body.data, x->body.len, x->body.len + VALUES_MOST, "body",
+                                   &err);
     cart_exchange_drop_body(x);
     if (r == CART_ESYS)
         return cart_fault_memory(f);

@@ -71,7 +71,9 @@ static int parse_line(struct cart_jsonl *l, json_t **v, const char **record, str
     if (what != CART_SNIFF_JSON)
         return cart_err_set(err, CART_EFORMAT, "%s: expected a JSON object, found %s",
                             l->where.data, cart_sniff_name(what));
-    if ((r = cart_json_parse(&line, l->line.data, l->line.len, l->where.data, err)) < 0)
+    /* The tokens of one long document may take more than CART_JSON_MEMORY. */
+    if ((r = cart_json_parse_within(&line, l->line.data, l->line.len, CART_JSON_DENSE(l->line.len),
+                                    l->where.data, err)) < 0)
         return r;
     if ((r = cart_json_string(line, "record", record, l->where.data, err)) < 0) {
         json_decref(line);

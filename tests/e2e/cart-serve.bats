@@ -466,6 +466,23 @@ EOF
     serve_end
 }
 
+# zeros N: a body with a member that nobody knows, of N numbers.
+zeros() {
+    awk -v n="$1" 'BEGIN { printf "{\"prompt\":\"a\",\"max_tokens\":1,\"unknown\":[0"; while (--n) printf ",0"; print "]}" }'
+}
+
+@test "a body whose values would take far more than its text is refused before they are made" {
+    serve_start --slots 1 --ctx 128 --draft 0
+    zeros 800000 > dense
+    post /v1/completions @dense > answer
+    cart_equal "$(jq -r .error.code answer)" invalid_json
+    jq -r .error.message answer | grep -q '^body: JSON: expected values that take at most 3515[0-9]* bytes of memory, found more'
+    zeros 600000 > dense
+    post /v1/completions @dense > answer
+    cart_equal "$(jq .usage.completion_tokens answer)" 1
+    serve_end
+}
+
 @test "a client that leaves frees its place, one that closes its side is answered" {
     cart_need_tool python3
     serve_start --slots 1 --ctx 512 --draft 0

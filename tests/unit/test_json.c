@@ -256,6 +256,107 @@ static void test_difference(void **state)
     }
 }
 
+/* ---- memory ---- */
+
+static size_t taken;
+
+static void *counted_malloc(size_t n)
+{
+    void *p = malloc(n);
+    taken += p ? n + 8 : 0;
+    return p;
+}
+
+static void counted_free(void *p)
+{
+    free(p);
+}
+
+/* n times item with commas, between first and last. */
+static struct cart_buf repeated(const char *first, const char *item, size_t n, const char *last)
+{
+    struct cart_buf b = CART_BUF_INIT;
+    assert_int_equal(cart_buf_add(&b, first, strlen(first), NULL), 0);
+    for (size_t i = 0; i < n; i++)
+        assert_int_equal(cart_buf_addf(&b, NULL, "%s%s", i ? "," : "", item), 0);
+    assert_int_equal(cart_buf_add(&b, last, strlen(last), NULL), 0);
+    return b;
+}
+
+static void test_memory(void **state)
+{
+    (void)state;
+    /* A whole list of such elements is taken, or takes too much. */
+    static const struct {
+        const char *item;
+        bool taken;
+    } dense[] = {
+        {"0", true},
+        {"null", true},
+        {"0e0", true},
+        {"\"\"", true},
+        {"[0,1]", true},
+        {"[\"a\",\"b\"]", true},
+        {"{\"a\":1,\"b\":2}", true},
+        {"{\"id\":1,\"special\":true}", true},
+        {"[]", false},
+        {"{}", false},
+        {"[[]]", false},
+        {"{\"\":{}}", false},
+    };
+    for (size_t i = 0; i < CART_COUNTOF(dense); i++) {
+        struct cart_buf b = repeated("[", dense[i].item, 200000, "]");
+        json_t *v = NULL;
+        if (!dense[i].taken)
+            check_refused(b.data, b.len, "expected values that take at most");
+        else if (cart_json_parse(&v, b.data, b.len, "input", NULL) < 0)
+            fail_msg("%s", dense[i].item);
+        json_decref(v);
+        cart_buf_release(&b);
+    }
+}
+
+/* What is counted is what jansson asks for, and little more. */
+static void test_memory_is_counted(void **state)
+{
+    (void)state;
+    static const char *const items[] = {"0",
+                                        "0.5",
+                                        "\"\"",
+                                        "\"twenty bytes in here\"",
+                                        "[]",
+                                        "{}",
+                                        "{\"a\":1}",
+                                        "[\"a\",\"b\"]",
+                                        "[[]]",
+                                        "[0,1,2]",
+                                        "{\"a\":{\"b\":[]}}"};
+    json_malloc_t old_malloc;
+    json_free_t old_free;
+    json_get_alloc_funcs(&old_malloc, &old_free);
+    json_set_alloc_funcs(counted_malloc, counted_free);
+    for (size_t i = 0; i < CART_COUNTOF(items); i++) {
+        struct cart_buf b = repeated("[", items[i], 5000, "]");
+        struct cart_err err = {0};
+        json_t *v = NULL;
+        taken = 0;
+        assert_int_equal(cart_json_parse_within(&v, b.data, b.len, SIZE_MAX, "input", NULL), 0);
+        json_decref(v);
+        /* Tables that grew were freed: half of what arrays took, at most. */
+        size_t whole = taken;
+        v = NULL;
+        if (cart_json_parse_within(&v, b.data, b.len, whole / 10 * 7, "input", &err) !=
+                CART_EFORMAT ||
+            v)
+            fail_msg("%s: taken within 7/10 of %zu bytes", items[i], whole);
+        if (cart_json_parse_within(&v, b.data, b.len, whole / 10 * 18, "input", &err) < 0)
+            fail_msg("%s: %zu bytes: %s", items[i], whole, err.msg);
+        json_decref(v);
+        cart_buf_release(&b);
+    }
+    json_set_alloc_funcs(old_malloc, old_free);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +364,7 @@ int main(void)
         cmocka_unit_test(test_canonical),  cmocka_unit_test(test_reals_are_exact),
         cmocka_unit_test(test_lookups),    cmocka_unit_test(test_messages),
         cmocka_unit_test(test_as_jansson), cmocka_unit_test(test_difference),
+        cmocka_unit_test(test_memory),     cmocka_unit_test(test_memory_is_counted),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
