@@ -71,9 +71,9 @@ static void on_note(void *ctx, enum cart_log_level level, const char *text)
 
 static json_t *record_json(const struct cart_serve_record *r)
 {
-    json_t *o =
-        json_pack("{s:s, s:s, s:s, s:s, s:i, s:f}", "id", r->id, "method", r->method, "path",
-                  r->path, "client", r->client, "status", (int)r->status, "seconds", r->seconds);
+    json_t *o = json_pack("{s:s, s:s, s:s, s:s, s:i, s:f, s:s*, s:s*}", "id", r->id, "method",
+                          r->method, "path", r->path, "client", r->client, "status", (int)r->status,
+                          "seconds", r->seconds, "error", r->code, "message", r->message);
     if (!o || !r->generated)
         return o;
     const struct cart_usage *u = &r->usage;
@@ -85,8 +85,7 @@ static json_t *record_json(const struct cart_serve_record *r)
         (json_int_t)u->completion_tokens, "drafted_tokens", (json_int_t)u->drafted,
         "accepted_tokens", (json_int_t)u->accepted, "first_token_seconds", r->first_token,
         "queued_seconds", u->queued, "prefill_seconds", u->prefill, "decode_seconds", u->decode);
-    if (more)
-        json_object_update(o, more);
+    json_object_update(o, more); /* nothing, where there was no memory for it */
     json_decref(more);
     return o;
 }
@@ -94,21 +93,22 @@ static json_t *record_json(const struct cart_serve_record *r)
 static void log_text(const struct cart_serve_record *r)
 {
     char path[160];
+    const char *colon = r->message ? ": " : "", *message = r->message ? r->message : "";
     cart_err_escape(path, sizeof path, r->path, strlen(r->path));
     if (!r->generated) {
-        say(r->monitoring ? CART_LOG_INFO : CART_LOG_NOTICE, "%s %s %s %u %.1f ms", r->client,
-            r->method, path, r->status, 1000.0 * r->seconds);
+        say(r->monitoring ? CART_LOG_INFO : CART_LOG_NOTICE, "%s %s %s %u %.1f ms%s%s", r->client,
+            r->method, path, r->status, 1000.0 * r->seconds, colon, message);
         return;
     }
     const struct cart_usage *u = &r->usage;
     double rate = u->decode > 0 ? (double)u->completion_tokens / u->decode : 0.0;
     say(CART_LOG_NOTICE,
         "%s %s %s %u %.1f ms %s%s%s: prompt %zu (%zu cached), rows %zu, answer %zu%s%s, %.1f "
-        "tokens/s, queued %.1f ms",
+        "tokens/s, queued %.1f ms%s%s",
         r->client, r->method, path, r->status, 1000.0 * r->seconds, r->model,
         *r->cartridges ? " behind " : "", r->cartridges, u->prompt_tokens, u->cached_tokens,
         u->cartridge_rows, u->completion_tokens, *r->finish ? " " : "", r->finish, rate,
-        1000.0 * u->queued);
+        1000.0 * u->queued, colon, message);
 }
 
 static void on_request(void *ctx, const struct cart_serve_record *r)

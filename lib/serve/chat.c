@@ -123,7 +123,7 @@ static bool read_format(struct cart_serve *s, const json_t *o, struct request *r
         return true;
     if (!type || (strcmp(type, "text") != 0 && strcmp(type, "json_object") != 0 &&
                   strcmp(type, "json_schema") != 0))
-        return cart_fault_value(f, "response_format",
+        return cart_fault_found(f, "response_format", json_object_get(v, "type"),
                                 "response_format.type: expected text, json_object or json_schema");
     if (strcmp(type, "text") == 0)
         return true;
@@ -133,9 +133,12 @@ static bool read_format(struct cart_serve *s, const json_t *o, struct request *r
     if (strcmp(type, "json_object") == 0) {
         e = cart_constraint_object(&r->constraint, lexicon, &err);
     } else {
-        if (!json_is_object(inner) || !json_is_string(json_object_get(inner, "name")))
-            return cart_fault_value(f, "response_format",
-                                    "response_format.json_schema: expected an object with a name");
+        if (!json_is_object(inner))
+            return cart_fault_found(f, "response_format", inner,
+                                    "response_format.json_schema: expected an object");
+        if (!json_is_string(json_object_get(inner, "name")))
+            return cart_fault_found(f, "response_format", json_object_get(inner, "name"),
+                                    "response_format.json_schema.name: expected a string");
         const json_t *schema = cart_param(inner, "schema");
         if (schema)
             e = cart_constraint_schema(&r->constraint, lexicon, schema,
@@ -167,9 +170,8 @@ static bool force_call(struct cart_serve *s, struct request *r, struct cart_faul
 static bool parse(struct cart_exchange *x, struct request *r, struct cart_fault *f)
 {
     struct cart_serve *s = x->serve;
-    if (!cart_params_body(x, &r->body, f))
+    if (!cart_params_body(x, &r->body, f) || !cart_params_unknown(s, r->body, known, f))
         return false;
-    cart_params_unknown(s, r->body, known);
     return cart_params_sampling(s, r->body, &r->params, f) && read_logprobs(r->body, r, f) &&
            check_kind(r->body, f) && cart_params_select(s, r->body, &r->selection, f) &&
            cart_prompt_parse(&r->prompt, s, r->body, r->selection.stack != NULL, f) &&

@@ -53,8 +53,8 @@ static bool parse(struct cart_exchange *x, struct request *r, struct cart_fault 
     if (!cart_params_body(x, &r->body, f))
         return false;
     const json_t *o = r->body;
-    cart_params_unknown(s, o, known);
-    if (!cart_params_sampling(s, o, &r->params, f) || !cart_param_bool(o, "echo", &r->echo, f) ||
+    if (!cart_params_unknown(s, o, known, f) || !cart_params_sampling(s, o, &r->params, f) ||
+        !cart_param_bool(o, "echo", &r->echo, f) ||
         !cart_param_size(o, "logprobs", 0, CART_SERVE_TOP_MAX, &r->logprobs, f) ||
         !cart_param_size(o, "best_of", 1, CART_SERVE_CHOICES_MAX, &best, f) ||
         !cart_param_string(o, "suffix", &suffix, f))
@@ -62,7 +62,7 @@ static bool parse(struct cart_exchange *x, struct request *r, struct cart_fault 
     r->has_logprobs = cart_param(o, "logprobs") != NULL;
     if (best > 0 && best != r->params.n)
         return cart_fault_set(f, 400, "unsupported_feature", "best_of",
-                              "best_of: expected as many as n");
+                              "best_of: expected as many as n, %zu, found %zu", r->params.n, best);
     if (suffix && *suffix)
         return cart_fault_set(f, 400, "unsupported_feature", "suffix",
                               "suffix: this server only continues text");
@@ -72,8 +72,9 @@ static bool parse(struct cart_exchange *x, struct request *r, struct cart_fault 
     if (r->prompts == 0)
         return false;
     if (r->prompts * r->params.n > PROMPTS_MAX)
-        return cart_fault_value(f, "n", "n times prompts: expected at most %zu answers",
-                                PROMPTS_MAX);
+        return cart_fault_value(
+            f, "n", "n times prompts: expected at most %zu answers, found %zu times %zu",
+            PROMPTS_MAX, r->params.n, r->prompts);
     return cart_params_select(s, o, &r->selection, f);
 }
 

@@ -134,7 +134,8 @@ static bool read_fields(struct cart_serve *s, const json_t *o, struct embedding 
         return false;
     e->base64 = strcmp(format, "base64") == 0;
     if (!e->base64 && strcmp(format, "float") != 0)
-        return cart_fault_value(f, "encoding_format", "encoding_format: expected float or base64");
+        return cart_fault_found(f, "encoding_format", cart_param(o, "encoding_format"),
+                                "encoding_format: expected float or base64");
     return cart_params_select(s, o, &e->selection, f);
 }
 
@@ -144,8 +145,7 @@ static bool prepare(struct cart_exchange *x, struct embedding *e, const json_t *
     struct cart_serve *s = x->serve;
     const json_t *input = cart_param(o, "input");
     size_t n = cart_inputs_count(input, "input", INPUTS_MAX, f), values;
-    cart_params_unknown(s, o, known);
-    if (n == 0 || !read_fields(s, o, e, f))
+    if (n == 0 || !cart_params_unknown(s, o, known, f) || !read_fields(s, o, e, f))
         return false;
     struct cart_stack *stack = e->selection.stack;
     e->group.request = (struct cart_serve_request)CART_SERVE_REQUEST;

@@ -58,6 +58,7 @@ void cart_exchange_release(struct cart_exchange *x)
     free(x->authority);
     free(x->origin);
     free(x->requests);
+    free(x->refused);
     free(x);
 }
 
@@ -154,6 +155,11 @@ void cart_exchange_error_with(struct cart_exchange *x, unsigned status, const ch
         cart_wire_release(&w);
     pthread_mutex_lock(&x->lock);
     bool streaming = x->streaming;
+    /* For the log, as the client is told: of several errors the first. */
+    if (!x->ended && !x->refused) {
+        x->record.code = code;
+        x->refused = strdup(message);
+    }
     if (streaming)
         error_frame(x, &w);
     pthread_mutex_unlock(&x->lock);

@@ -18,6 +18,7 @@
 struct MHD_Connection;
 struct cart_exchange;
 struct cart_metrics;
+struct cart_wire;
 
 /* Where a request can go; also the label of the metrics. */
 enum cart_endpoint {
@@ -91,7 +92,8 @@ struct cart_exchange {
     double last_write;  /* when out last grew, or the start */
     uint64_t *requests; /* of the scheduler, [n_requests] owned */
     size_t n_requests;
-    struct cart_serve_record record; /* generated and what follows it */
+    struct cart_serve_record record; /* code; generated and what follows it */
+    char *refused;                   /* the message of an error answer, owned; NULL for none */
     char record_model[CART_MODEL_ID_MAX];
     struct cart_exchange *next, *prev; /* list of watched ones; lock of the server */
     bool watched;
@@ -168,8 +170,9 @@ void cart_http_stop(struct cart_serve *s);
 bool cart_net_watch(struct cart_serve *s, struct cart_exchange *x) CART_MUST_USE;
 void cart_net_unwatch(struct cart_serve *s,
                       struct cart_exchange *x); /* no pointer to it is left afterwards */
-/* Reads the directory again, now; takes its time. false: it could not be read, which is logged. */
-bool cart_net_load_directory(struct cart_serve *s);
+/* Reads the directory again, now; takes its time. Appends {id, message} of each file that is refused
+ * to refused, which may be NULL. false: the directory could not be read, which is logged. */
+bool cart_net_load_directory(struct cart_serve *s, struct cart_wire *refused);
 bool cart_net_draining(const struct cart_serve *s);
 /* Deadlines of a connection by libmicrohttpd's descriptor: it waits for a header (the next one goes
  * in only then), for a body, or for us. */

@@ -96,7 +96,7 @@ static void close_group(struct cart_exchange *x)
     if (b->request.kind == CART_SERVE_GENERATE && b->usage.prompt_tokens > 0)
         cart_metrics_generated(x->serve->metrics, &b->usage, b->first_token);
     pthread_mutex_lock(&x->lock);
-    x->record.generated = true;
+    x->record.generated = b->usage.prompt_tokens > 0; /* not where the first prompt was refused */
     x->record.cartridges = x->cartridges ? x->cartridges : "";
     x->record.usage = b->usage;
     x->record.first_token = b->first_token;

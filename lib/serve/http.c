@@ -210,16 +210,6 @@ static const struct cart_route *find_route(struct cart_exchange *x, char *allow,
     return NULL;
 }
 
-static const char *given_key(struct MHD_Connection *c)
-{
-    const char *auth = field(c, "Authorization");
-    if (auth && strncasecmp(auth, "Bearer ", 7) == 0) {
-        auth += 7;
-        return auth + strspn(auth, " ");
-    }
-    return field(c, "X-Api-Key");
-}
-
 /* The static strings that Allow can be. */
 static const char *allow_text(const char *allow)
 {
@@ -229,6 +219,40 @@ static const char *allow_text(const char *allow)
         if (strcmp(all[i], allow) == 0)
             return all[i];
     return "GET, POST, DELETE";
+}
+
+/* Says which paths there are; the table has one that has several methods once for each of them, side
+ * by side. */
+static void refuse_path(struct cart_exchange *x)
+{
+    char shown[160], list[512];
+    size_t at = 0;
+    for (const struct cart_route *r = cart_routes; r->method && at < sizeof list; r++) {
+        bool again = r > cart_routes && strcmp(r[-1].path, r->path) == 0;
+        if (!again && r->path[strlen(r->path) - 1] != '/')
+            at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", r->path);
+    }
+    cart_exchange_error(x, 404, "not_found", NULL, "no path %s; there are %s",
+                        cart_err_escape(shown, sizeof shown, x->path, strlen(x->path)), list);
+}
+
+static void refuse_method(struct cart_exchange *x, const char *allow)
+{
+    char path[160], method[48];
+    x->allow = allow_text(allow);
+    cart_exchange_error(x, 405, "method_not_allowed", NULL, "%s: expected %s, found %s",
+                        cart_err_escape(path, sizeof path, x->path, strlen(x->path)), x->allow,
+                        cart_err_escape(method, sizeof method, x->method, strlen(x->method)));
+}
+
+static const char *given_key(struct MHD_Connection *c)
+{
+    const char *auth = field(c, "Authorization");
+    if (auth && strncasecmp(auth, "Bearer ", 7) == 0) {
+        auth += 7;
+        return auth + strspn(auth, " ");
+    }
+    return field(c, "X-Api-Key");
 }
 
 static void check_body(struct cart_exchange *x)
@@ -264,10 +288,9 @@ static void check_header(struct cart_exchange *x)
             struct cart_buf none = CART_BUF_INIT;
             cart_exchange_reply(x, 204, NULL, &none);
         } else if (!x->route && *allow) {
-            x->allow = allow_text(allow);
-            cart_exchange_error(x, 405, "method_not_allowed", NULL, "this path has %s", allow);
+            refuse_method(x, allow);
         } else if (!x->route) {
-            cart_exchange_error(x, 404, "not_found", NULL, "no such path");
+            refuse_path(x);
         } else if (!x->route->open && !cart_keys_allow(s->keys, given_key(x->connection))) {
             cart_exchange_error(x, 401, "invalid_api_key", NULL,
                                 "expected a valid key in Authorization: Bearer KEY or x-api-key");
@@ -464,17 +487,20 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
 static void log_exchange(struct cart_exchange *x, bool complete)
 {
     struct cart_serve *s = x->serve;
-    char method[64], path[2048];
+    char method[64], path[2048], message[1024];
     pthread_mutex_lock(&x->lock);
     struct cart_serve_record r = x->record;
     bool answered = x->answered;
     unsigned status = x->status;
+    const char *refused = x->refused; /* once it is there it stays */
     pthread_mutex_unlock(&x->lock);
     r.id = x->id;
     r.method = cart_err_escape(method, sizeof method, x->method, strlen(x->method));
     r.path = cart_err_escape(path, sizeof path, x->path, strlen(x->path));
     r.client = x->client;
     r.model = x->record_model;
+    if (refused)
+        r.message = cart_err_escape(message, sizeof message, refused, strlen(refused));
     r.status = answered && complete ? status : 499;
     r.seconds = cart_clock_now() - x->started;
     r.monitoring =

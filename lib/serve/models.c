@@ -195,9 +195,6 @@ static bool find_file(struct cart_exchange *x, const char *name, const char *ask
     if (!directory)
         return cart_fault_set(f, 400, "no_directory", NULL,
                               "this server has no directory of cartridges (--directory)");
-    if (asked && !file_name(asked))
-        return cart_fault_value(f, "file",
-                                "file: expected the name of a file in the served directory");
     for (size_t i = 0; i < (asked ? 1 : CART_COUNTOF(endings)) && memory && !found; i++) {
         cart_buf_reset(file);
         char *path =
@@ -210,8 +207,12 @@ static bool find_file(struct cart_exchange *x, const char *name, const char *ask
     }
     if (!memory)
         return cart_fault_memory(f);
-    return found || cart_fault_set(f, 404, "cartridge_not_found", asked ? "file" : "name",
-                                   "the served directory has no such cartridge");
+    if (!found && asked)
+        return cart_fault_set(f, 404, "cartridge_not_found", "file",
+                              "the served directory has no file %s", asked);
+    return found || cart_fault_set(f, 404, "cartridge_not_found", "name",
+                                   "the served directory has neither %s%s nor %s%s", name,
+                                   endings[0], name, endings[1]);
 }
 
 static bool add_file(struct cart_exchange *x, const char *name, const char *file,
@@ -253,7 +254,11 @@ static bool load(struct cart_exchange *x, const json_t *o, struct cart_wire *w,
     if (!cart_param_string(o, "name", &name, f) || !cart_param_string(o, "file", &asked, f))
         return false;
     if (!name || !file_name(name) || strlen(name) > CART_CARTRIDGE_NAME_MAX)
-        return cart_fault_value(f, "name", "name: expected letters, digits, '.', '_' and '-'");
+        return cart_fault_found(f, "name", cart_param(o, "name"),
+                                "name: expected letters, digits, '.', '_' and '-'");
+    if (asked && !file_name(asked) && x->serve->opt.directory)
+        return cart_fault_found(f, "file", cart_param(o, "file"),
+                                "file: expected the name of a file in the served directory");
     bool ok = find_file(x, name, asked, &file, f) && add_file(x, name, file.data, w, f);
     cart_buf_release(&file);
     return ok;
@@ -277,11 +282,14 @@ void cart_route_cartridge_load(struct cart_exchange *x)
 void cart_route_cartridge_drop(struct cart_exchange *x)
 {
     struct cart_err err = {0};
+    struct cart_fault f;
     struct cart_wire w = CART_WIRE_INIT;
     if (!may_change(x))
         return;
     if (cart_registry_drop(x->serve->registry, x->argument, &err) < 0) {
-        cart_exchange_error(x, 404, "cartridge_not_found", "name", "no such cartridge");
+        cart_fault_unknown(&f, x->serve, "cartridges", x->argument);
+        snprintf(f.param, sizeof f.param, "name");
+        cart_fault_send(&f, x);
         return;
     }
     cart_net_note(x->serve, CART_LOG_NOTICE, "cartridge %s: dropped", x->argument);
@@ -293,7 +301,7 @@ void cart_route_cartridge_drop(struct cart_exchange *x)
 
 void cart_route_cartridge_reload(struct cart_exchange *x)
 {
-    struct cart_wire w = CART_WIRE_INIT;
+    struct cart_wire w = CART_WIRE_INIT, refused = CART_WIRE_INIT;
     if (!may_change(x))
         return;
     if (!x->serve->opt.directory) {
@@ -301,12 +309,16 @@ void cart_route_cartridge_reload(struct cart_exchange *x)
                             "this server has no directory of cartridges (--directory)");
         return;
     }
-    if (!cart_net_load_directory(x->serve)) {
+    if (cart_net_load_directory(x->serve, &refused)) {
+        cart_wire_f(&w, "{\"object\":\"reload\",\"cartridges\":%zu,\"refused\":[",
+                    cart_registry_counts(x->serve->registry).cartridges);
+        cart_wire_bytes(&w, refused.b.data, refused.b.len);
+        cart_wire_add(&w, "]}");
+        w.r = w.r ? w.r : refused.r;
+        reply(x, &w);
+    } else {
         cart_exchange_error(x, 503, "cannot_read", NULL,
                             "the directory of cartridges cannot be read");
-        return;
     }
-    cart_wire_f(&w, "{\"object\":\"reload\",\"cartridges\":%zu}",
-                cart_registry_counts(x->serve->registry).cartridges);
-    reply(x, &w);
+    cart_wire_release(&refused);
 }

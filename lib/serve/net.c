@@ -91,23 +91,39 @@ bool cart_net_draining(const struct cart_serve *s)
 
 /* ---- the directory ---- */
 
+struct reading {
+    struct cart_serve *s;
+    struct cart_wire *refused; /* or NULL */
+};
+
 static void report_file(void *ctx, const char *name, const char *warning,
                         const struct cart_err *err)
 {
-    if (err)
-        cart_net_note(ctx, CART_LOG_WARNING, "cartridge %s: not loaded: %s", name, err->msg);
-    else if (warning && *warning)
-        cart_net_note(ctx, CART_LOG_WARNING, "cartridge %s: %s", name, warning);
+    const struct reading *reading = ctx;
+    if (!err) {
+        if (warning && *warning)
+            cart_net_note(reading->s, CART_LOG_WARNING, "cartridge %s: %s", name, warning);
+        return;
+    }
+    cart_net_note(reading->s, CART_LOG_WARNING, "cartridge %s: not loaded: %s", name, err->msg);
+    if (reading->refused) {
+        cart_wire_add(reading->refused, reading->refused->b.len ? ",{\"id\":" : "{\"id\":");
+        cart_wire_quote(reading->refused, name);
+        cart_wire_add(reading->refused, ",\"message\":");
+        cart_wire_quote(reading->refused, err->msg);
+        cart_wire_add(reading->refused, "}");
+    }
 }
 
-bool cart_net_load_directory(struct cart_serve *s)
+bool cart_net_load_directory(struct cart_serve *s, struct cart_wire *refused)
 {
+    struct reading reading = {s, refused};
     struct cart_err err = {0};
     if (!s->opt.directory) {
         cart_net_note(s, CART_LOG_WARNING, "no directory to read again (--directory)");
         return false;
     }
-    if (cart_registry_load(s->registry, s->opt.directory, report_file, s, &err) < 0) {
+    if (cart_registry_load(s->registry, s->opt.directory, report_file, &reading, &err) < 0) {
         cart_net_note(s, CART_LOG_ERROR, "%s", err.msg);
         return false;
     }

@@ -51,6 +51,23 @@ bool cart_fault_value(struct cart_fault *f, const char *param, const char *fmt, 
     return false;
 }
 
+bool cart_fault_found(struct cart_fault *f, const char *param, const json_t *v, const char *fmt,
+                      ...)
+{
+    char found[48];
+    va_list ap;
+    va_start(ap, fmt);
+    set(f, 400, "invalid_value", param, fmt, ap);
+    va_end(ap);
+    if (json_is_real(v))
+        snprintf(found, sizeof found, "%g", json_real_value(v));
+    else
+        cart_json_found(v, found);
+    size_t len = strlen(f->message);
+    snprintf(f->message + len, sizeof f->message - len, ", found %s", found);
+    return false;
+}
+
 bool cart_fault_memory(struct cart_fault *f)
 {
     return cart_fault_set(f, 503, "out_of_memory", NULL, "no memory for this request");
@@ -185,8 +202,11 @@ bool cart_params_body(struct cart_exchange *x, json_t **out, struct cart_fault *
     if (r < 0)
         return cart_fault_set(f, 400, "invalid_json", NULL, "%s", err.msg);
     if (!json_is_object(o)) {
+        char found[48];
+        cart_fault_set(f, 400, "invalid_json", NULL, "expected a JSON object in the body, found %s",
+                       cart_json_found(o, found));
         json_decref(o);
-        return cart_fault_set(f, 400, "invalid_json", NULL, "expected a JSON object in the body");
+        return false;
     }
     *out = o;
     return true;
@@ -203,10 +223,8 @@ bool cart_param_bool(const json_t *o, const char *key, bool *out, struct cart_fa
     const json_t *v = cart_param(o, key);
     if (!v)
         return true;
-    char found[48];
     if (!json_is_boolean(v))
-        return cart_fault_value(f, key, "%s: expected true or false, found %s", key,
-                                cart_json_found(v, found));
+        return cart_fault_found(f, key, v, "%s: expected true or false", key);
     *out = json_is_true(v);
     return true;
 }
@@ -217,11 +235,9 @@ bool cart_param_size(const json_t *o, const char *key, size_t lo, size_t hi, siz
     const json_t *v = cart_param(o, key);
     if (!v)
         return true;
-    char found[48];
     uint64_t n;
     if (!cart_json_whole(v, hi, &n) || n < lo)
-        return cart_fault_value(f, key, "%s: expected an integer from %zu to %zu, found %s", key,
-                                lo, hi, cart_json_found(v, found));
+        return cart_fault_found(f, key, v, "%s: expected an integer from %zu to %zu", key, lo, hi);
     *out = (size_t)n;
     return true;
 }
@@ -233,14 +249,8 @@ static bool param_real(const json_t *o, const char *key, double lo, double hi, d
     if (!v)
         return true;
     double d = json_is_number(v) ? json_number_value(v) : NAN;
-    char found[48];
-    if (json_is_real(v))
-        snprintf(found, sizeof found, "%g", d);
-    else
-        cart_json_found(v, found);
     if (!(d >= lo && d <= hi))
-        return cart_fault_value(f, key, "%s: expected a number from %g to %g, found %s", key, lo,
-                                hi, found);
+        return cart_fault_found(f, key, v, "%s: expected a number from %g to %g", key, lo, hi);
     *out = d;
     return true;
 }
@@ -250,44 +260,99 @@ bool cart_param_string(const json_t *o, const char *key, const char **out, struc
     const json_t *v = cart_param(o, key);
     if (!v)
         return true;
-    char found[48];
     if (!cart_json_word(v))
-        return cart_fault_value(f, key, "%s: expected a string, found %s", key,
-                                cart_json_found(v, found));
+        return cart_fault_found(f, key, v, "%s: expected a string", key);
     *out = cart_json_word(v);
     return true;
 }
 
-void cart_params_unknown(struct cart_serve *s, const json_t *o, const char *const *known)
+/* Letters and digits alone, in lower case, without an s at the end: what is left of a name however
+ * it is spelt. */
+static void essence(char *out, size_t cap, const char *name)
+{
+    size_t n = 0;
+    for (; *name && n + 1 < cap; name++) {
+        char c = *name;
+        if (c >= 'A' && c <= 'Z')
+            out[n++] = (char)(c - 'A' + 'a');
+        else if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'))
+            out[n++] = c;
+    }
+    n -= n > 0 && out[n - 1] == 's';
+    out[n] = '\0';
+}
+
+/* Whether one letter more, less or other, or two in the other order, makes b of a. */
+static bool one_slip(const char *a, const char *b)
+{
+    while (*a && *a == *b)
+        a++, b++;
+    if (!*a && !*b)
+        return false;
+    return (*a && strcmp(a + 1, b) == 0) || (*b && strcmp(a, b + 1) == 0) ||
+           (*a && *b && strcmp(a + 1, b + 1) == 0) ||
+           (*a && a[1] == *b && *a == b[1] && strcmp(a + 2, b + 2) == 0);
+}
+
+/* The field that was meant by one that is not known, or NULL. Short names are near too many that
+ * other servers have. */
+static const char *meant(const char *key, const char *const *known)
+{
+    enum { LONG = 8 };
+    char of_key[64], of_known[64];
+    if (strlen(key) >= sizeof of_key)
+        return NULL;
+    essence(of_key, sizeof of_key, key);
+    for (; *known; known++) {
+        essence(of_known, sizeof of_known, *known);
+        if (strcmp(of_key, of_known) == 0 || (strlen(*known) >= LONG && one_slip(key, *known)))
+            return *known;
+    }
+    return NULL;
+}
+
+/* Whether the key was not seen before, as far as there is room to remember. */
+static bool is_fresh(const char *key)
 {
     enum { REMEMBERED = 32 };
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static uint32_t seen[REMEMBERED];
     static size_t n;
+    uint32_t digest = cart_crc32(key, strlen(key));
+    pthread_mutex_lock(&lock);
+    size_t i = 0;
+    while (i < n && seen[i] != digest)
+        i++;
+    bool fresh = i == n && n < REMEMBERED;
+    if (fresh)
+        seen[n++] = digest;
+    pthread_mutex_unlock(&lock);
+    return fresh;
+}
+
+bool cart_params_unknown(struct cart_serve *s, const json_t *o, const char *const *known,
+                         struct cart_fault *f)
+{
     const char *key;
     json_t *v,
         *walked = (json_t *)(uintptr_t)o; /* jansson's iterators take no const, but only walk */
     json_object_foreach(walked, key, v) {
         const char *const *k = known;
+        char shown[80];
         while (*k && strcmp(*k, key) != 0)
             k++;
         if (*k)
             continue;
-        char shown[80];
-        uint32_t digest = cart_crc32(key, strlen(key));
-        pthread_mutex_lock(&lock);
-        size_t i = 0;
-        while (i < n && seen[i] != digest)
-            i++;
-        bool fresh = i == n && n < REMEMBERED;
-        if (fresh)
-            seen[n++] = digest;
-        pthread_mutex_unlock(&lock);
-        if (fresh)
+        cart_err_escape(shown, sizeof shown, key, strlen(key));
+        if (meant(key, known))
+            return cart_fault_value(f, shown, "unknown field %s: did you mean %s?", shown,
+                                    meant(key, known));
+        if (is_fresh(key))
             cart_net_note(s, CART_LOG_WARNING,
                           "a request has the unknown field %s, which is ignored (said once)",
-                          cart_err_escape(shown, sizeof shown, key, strlen(key)));
+                          shown);
     }
+    return true;
 }
 
 /* ---- the model and its cartridges ---- */
@@ -296,22 +361,22 @@ static bool names_of(const json_t *list, const char **names, size_t *n, struct c
 {
     char param[64];
     if (!json_is_array(list))
-        return cart_fault_value(f, "cartridges", "cartridges: expected an array");
+        return cart_fault_found(f, "cartridges", list, "cartridges: expected an array");
     if (json_array_size(list) > CART_STACK_MAX)
-        return cart_fault_value(f, "cartridges", "cartridges: expected at most %zu",
-                                CART_STACK_MAX);
+        return cart_fault_value(f, "cartridges", "cartridges: expected at most %zu, found %zu",
+                                CART_STACK_MAX, json_array_size(list));
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *v = json_array_get(list, i);
         snprintf(param, sizeof param, "cartridges[%zu]", i);
         if (json_is_object(v)) {
             const json_t *source = cart_param(v, "source");
             if (source && (!cart_json_word(source) || strcmp(cart_json_word(source), "local") != 0))
-                return cart_fault_value(f, param, "%s.source: expected local", param);
+                return cart_fault_found(f, param, source, "%s.source: expected local", param);
             v = json_object_get(v, "id");
         }
         if (!cart_json_word(v))
-            return cart_fault_value(f, param, "%s: expected a name, or an object with an id",
-                                    param);
+            return cart_fault_found(f, param, json_array_get(list, i),
+                                    "%s: expected a name, or an object with an id", param);
         names[(*n)++] = cart_json_word(v);
     }
     return true;
@@ -403,15 +468,18 @@ static bool read_stop(const json_t *o, struct cart_sampling_params *p, struct ca
     if (!v)
         return true;
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
-    if ((!json_is_array(v) && !json_is_string(v)) || n > CART_STOPS_MAX)
-        return cart_fault_value(f, "stop", "stop: expected a string, or an array of at most %zu",
+    if (!json_is_array(v) && !json_is_string(v))
+        return cart_fault_found(f, "stop", v, "stop: expected a string, or an array of at most %zu",
                                 CART_STOPS_MAX);
+    if (n > CART_STOPS_MAX)
+        return cart_fault_value(f, "stop", "stop: expected at most %zu strings, found %zu",
+                                CART_STOPS_MAX, n);
     size_t total = 0;
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_is_array(v) ? json_array_get(v, i) : v;
         if (!json_is_string(item) || json_string_length(item) == 0 ||
             json_string_length(item) > STOP_BYTES_MAX)
-            return cart_fault_value(f, "stop", "stop: expected strings of 1 to %zu bytes",
+            return cart_fault_found(f, "stop", item, "stop: expected strings of 1 to %zu bytes",
                                     STOP_BYTES_MAX);
         total += json_string_length(item);
     }
@@ -435,11 +503,13 @@ static bool read_bias(struct cart_serve *s, const json_t *o, struct cart_samplin
 {
     json_t *v = json_object_get(o, "logit_bias"), *amount;
     const char *key;
+    char shown[48];
     if (!v || json_is_null(v))
         return true;
     if (!json_is_object(v) || json_object_size(v) > BIAS_MAX)
-        return cart_fault_value(
-            f, "logit_bias", "logit_bias: expected an object of at most %zu token ids", BIAS_MAX);
+        return cart_fault_found(f, "logit_bias", v,
+                                "logit_bias: expected an object of at most %zu token ids",
+                                BIAS_MAX);
     p->bias = calloc(json_object_size(v) + 1, sizeof *p->bias);
     if (!p->bias)
         return cart_fault_memory(f);
@@ -448,10 +518,11 @@ static bool read_bias(struct cart_serve *s, const json_t *o, struct cart_samplin
         /* One spelling for each, so that no token is named twice. */
         if (!*key || strlen(key) > 9 || strspn(key, "0123456789") != strlen(key) ||
             (key[0] == '0' && key[1]) || strtoul(key, NULL, 10) >= s->model->V)
-            return cart_fault_value(f, "logit_bias", "logit_bias: expected token ids from 0 to %zu",
-                                    s->model->V - 1);
+            return cart_fault_value(
+                f, "logit_bias", "logit_bias: expected token ids from 0 to %zu, found '%s'",
+                s->model->V - 1, cart_err_escape(shown, sizeof shown, key, strlen(key)));
         if (!(d >= -100 && d <= 100))
-            return cart_fault_value(f, "logit_bias",
+            return cart_fault_found(f, "logit_bias", amount,
                                     "logit_bias: expected numbers from -100 to 100");
         p->bias[p->adjust.n_bias++] =
             (struct cart_bias){(uint32_t)strtoul(key, NULL, 10), (float)d};
@@ -483,7 +554,7 @@ static bool read_seed(struct cart_serve *s, const json_t *o, uint64_t *seed, str
 {
     const json_t *v = cart_param(o, "seed");
     *seed = v ? (uint64_t)json_integer_value(v) : fresh_seed(s);
-    return !v || json_is_integer(v) || cart_fault_value(f, "seed", "seed: expected an integer");
+    return !v || json_is_integer(v) || cart_fault_found(f, "seed", v, "seed: expected an integer");
 }
 
 /* The newer name wins where both are given. */
@@ -498,8 +569,10 @@ static bool read_limit(struct cart_serve *s, const json_t *o, struct cart_sampli
     p->has_max = p->max_tokens != SIZE_MAX;
     size_t each = p->max_tokens < context ? p->max_tokens : context;
     if (p->n > 1 && each > WORK_MAX / p->n)
-        return cart_fault_value(f, "n", "n times max_tokens: expected at most %zu tokens",
-                                WORK_MAX);
+        return cart_fault_value(f, "n",
+                                "n times max_tokens: expected at most %zu tokens, found %zu "
+                                "times %zu",
+                                WORK_MAX, p->n, each);
     return true;
 }
 
@@ -508,10 +581,9 @@ static bool read_top_k(const json_t *o, size_t *top_k, struct cart_fault *f)
 {
     const json_t *v = cart_param(o, "top_k");
     double d = v ? json_number_value(v) : 0;
-    char found[48];
     if (v && (!json_is_number(v) || !(d >= -1 && d <= INT32_MAX) || d != floor(d)))
-        return cart_fault_value(f, "top_k", "top_k: expected an integer from -1 to %d, found %s",
-                                INT32_MAX, cart_json_found(v, found));
+        return cart_fault_found(f, "top_k", v, "top_k: expected an integer from -1 to %d",
+                                INT32_MAX);
     *top_k = d > 0 ? (size_t)d : 0;
     return true;
 }
@@ -542,7 +614,7 @@ bool cart_params_sampling(struct cart_serve *s, const json_t *o, struct cart_sam
         p->top_k = 1;
     p->min_p = p->min_p == 1 ? 0 : p->min_p;
     if (options && !json_is_object(options))
-        return cart_fault_value(f, "stream_options", "stream_options: expected an object");
+        return cart_fault_found(f, "stream_options", options, "stream_options: expected an object");
     if (options && !p->stream)
         return cart_fault_value(f, "stream_options", "stream_options: goes with stream: true only");
     if (options && !cart_param_bool(options, "include_usage", &p->include_usage, f))

@@ -22,6 +22,9 @@ bool cart_fault_set(struct cart_fault *f, unsigned status, const char *code, con
                     const char *fmt, ...) CART_PRINTF(5, 6); /* always false */
 bool cart_fault_value(struct cart_fault *f, const char *param, const char *fmt, ...)
     CART_PRINTF(3, 4); /* 400 invalid_value */
+/* The same, with ", found ..." behind the text; v as cart_json_found has it. */
+bool cart_fault_found(struct cart_fault *f, const char *param, const json_t *v, const char *fmt,
+                      ...) CART_PRINTF(4, 5);
 bool cart_fault_memory(struct cart_fault *f);
 void cart_fault_send(const struct cart_fault *f, struct cart_exchange *x);
 /* The end of a plain route: answers 200 with the JSON in w where ok and all of it fitted memory,
@@ -81,8 +84,10 @@ bool cart_params_sampling(struct cart_serve *s, const json_t *o, struct cart_sam
 void cart_params_release(struct cart_sampling_params *p);
 void cart_params_apply(const struct cart_sampling_params *p, struct cart_serve_request *r);
 
-/* Says once in the log that a field is not known; known ends with NULL. */
-void cart_params_unknown(struct cart_serve *s, const json_t *o, const char *const *known);
+/* Fields beyond known, which ends with NULL: the log names each once, but one that is a slip from a
+ * known name is a fault, for what it asks for would be left out without a word. */
+bool cart_params_unknown(struct cart_serve *s, const json_t *o, const char *const *known,
+                         struct cart_fault *f);
 
 /* Why the scheduler refused. */
 bool cart_fault_refused(struct cart_fault *f, struct cart_serve *s, enum cart_refusal why,

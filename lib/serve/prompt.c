@@ -19,7 +19,7 @@ static bool join_parts(struct cart_prompt *p, const json_t *parts, size_t i,
     struct cart_buf *b = &p->texts[p->n_texts++];
     snprintf(param, sizeof param, "messages[%zu].content", i);
     if (json_array_size(parts) == 0)
-        return cart_fault_value(f, param, "%s: expected at least one part", param);
+        return cart_fault_value(f, param, "%s: expected at least one part, found none", param);
     for (size_t k = 0; k < json_array_size(parts); k++) {
         const json_t *part = json_array_get(parts, k), *text = json_object_get(part, "text");
         const char *type = cart_json_word(json_object_get(part, "type"));
@@ -33,7 +33,9 @@ static bool join_parts(struct cart_prompt *p, const json_t *parts, size_t i,
                                   cart_err_escape(shown, sizeof shown, type, strlen(type)));
         }
         if (!type || !json_is_string(text))
-            return cart_fault_value(f, param, "%s: expected a part of type text", param);
+            return cart_fault_found(
+                f, param, type ? text : part,
+                type ? "%s.text: expected a string" : "%s: expected a part of type text", param);
         if (cart_buf_add(b, json_string_value(text), json_string_length(text), NULL) < 0)
             return cart_fault_memory(f);
     }
@@ -50,14 +52,15 @@ static bool read_calls(const json_t *v, size_t i, struct cart_chat_message *m, s
     if (!calls)
         return true;
     if (!json_is_array(calls) || json_array_size(calls) > TOOLS_MAX)
-        return cart_fault_value(f, param, "%s: expected an array of at most %zu calls", param,
-                                TOOLS_MAX);
+        return cart_fault_found(f, param, calls, "%s: expected an array of at most %zu calls",
+                                param, TOOLS_MAX);
     for (size_t k = 0; k < json_array_size(calls); k++) {
         const json_t *fn = json_object_get(json_array_get(calls, k), "function");
         if (!json_is_string(json_object_get(fn, "name")) ||
             !json_is_string(json_object_get(fn, "arguments")))
-            return cart_fault_value(
-                f, param, "%s[%zu].function: expected a name and arguments as a string", param, k);
+            return cart_fault_found(f, param, fn,
+                                    "%s[%zu].function: expected a name and arguments as a string",
+                                    param, k);
     }
     if (json_array_size(calls) > 0)
         m->tool_calls = calls;
@@ -71,8 +74,8 @@ static bool read_role(const json_t *v, size_t i, struct cart_chat_message *m, st
     char param[80], shown[48];
     snprintf(param, sizeof param, "messages[%zu].role", i);
     if (!role)
-        return cart_fault_value(f, param, "%s: expected a string, found %s", param,
-                                cart_json_found(json_object_get(v, "role"), shown));
+        return cart_fault_found(f, param, json_object_get(v, "role"), "%s: expected a string",
+                                param);
     if (strcmp(role, "developer") == 0)
         role = "system";
     for (size_t k = 0; k < CART_COUNTOF(roles); k++)
@@ -89,11 +92,10 @@ static bool read_message(struct cart_prompt *p, const json_t *v, size_t i, struc
     struct cart_chat_message *m = &p->messages[i];
     const json_t *content = cart_param(v, "content"),
                  *reasoning = cart_param(v, "reasoning_content");
-    char param[80], found[48];
+    char param[80];
     snprintf(param, sizeof param, "messages[%zu]", i);
     if (!json_is_object(v))
-        return cart_fault_value(f, param, "%s: expected an object, found %s", param,
-                                cart_json_found(v, found));
+        return cart_fault_found(f, param, v, "%s: expected an object", param);
     if (!read_role(v, i, m, f))
         return false;
     bool assistant = strcmp(m->role, "assistant") == 0;
@@ -106,14 +108,14 @@ static bool read_message(struct cart_prompt *p, const json_t *v, size_t i, struc
     bool silent =
         assistant && !content && (json_object_get(v, "content") || m->tool_calls || reasoning);
     if (!json_is_string(content) && !silent)
-        return cart_fault_value(f, param, "%s: expected a string or an array of parts, found %s",
-                                param, cart_json_found(json_object_get(v, "content"), found));
+        return cart_fault_found(f, param, json_object_get(v, "content"),
+                                "%s: expected a string or an array of parts", param);
     m->content = content ? json_string_value(content) : "";
     m->n = content ? json_string_length(content) : 0;
     if (assistant && reasoning) {
         if (!json_is_string(reasoning))
-            return cart_fault_value(f, param, "messages[%zu].reasoning_content: expected a string",
-                                    i);
+            return cart_fault_found(f, param, reasoning,
+                                    "messages[%zu].reasoning_content: expected a string", i);
         m->reasoning = json_string_value(reasoning);
         m->n_reasoning = json_string_length(reasoning);
     }
@@ -124,10 +126,9 @@ static bool read_messages(struct cart_prompt *p, const json_t *body, struct cart
 {
     const json_t *list = cart_param(body, "messages");
     size_t n = json_array_size(list);
-    char found[48];
     if (!json_is_array(list))
-        return cart_fault_value(f, "messages", "messages: expected an array, found %s",
-                                cart_json_found(json_object_get(body, "messages"), found));
+        return cart_fault_found(f, "messages", json_object_get(body, "messages"),
+                                "messages: expected an array");
     if (n == 0 || n > MESSAGES_MAX)
         return cart_fault_value(f, "messages", "messages: expected 1 to %zu messages, found %zu",
                                 MESSAGES_MAX, n);
@@ -157,9 +158,10 @@ static const json_t *find_tool(const json_t *tools, const char *name)
 
 static bool check_tools(const json_t *tools, struct cart_fault *f)
 {
-    char param[64];
+    char param[64], found[48];
     if (!json_is_array(tools) || json_array_size(tools) > TOOLS_MAX)
-        return cart_fault_value(f, "tools", "tools: expected an array of at most %zu", TOOLS_MAX);
+        return cart_fault_found(f, "tools", tools, "tools: expected an array of at most %zu",
+                                TOOLS_MAX);
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *t = json_array_get(tools, i), *fn = json_object_get(t, "function");
         const char *type = cart_json_word(json_object_get(t, "type"));
@@ -168,12 +170,14 @@ static bool check_tools(const json_t *tools, struct cart_fault *f)
         snprintf(param, sizeof param, "tools[%zu]", i);
         if (!type || strcmp(type, "function") != 0)
             return cart_fault_set(f, 400, "unsupported_feature", param,
-                                  "%s.type: expected function", param);
+                                  "%s.type: expected function, found %s", param,
+                                  cart_json_found(json_object_get(t, "type"), found));
         if (!cart_json_word(name) || json_string_length(name) == 0 || json_string_length(name) > 64)
-            return cart_fault_value(f, param,
+            return cart_fault_found(f, param, name,
                                     "%s.function.name: expected a string of 1 to 64 bytes", param);
         if (parameters && !json_is_object(parameters))
-            return cart_fault_value(f, param, "%s.function.parameters: expected an object", param);
+            return cart_fault_found(f, param, parameters,
+                                    "%s.function.parameters: expected an object", param);
     }
     return true;
 }
@@ -193,7 +197,7 @@ static bool read_choice(struct cart_prompt *p, const json_t *body, const json_t 
         while (i < CART_COUNTOF(words) && strcmp(words[i], word) != 0)
             i++;
         if (i == CART_COUNTOF(words))
-            return cart_fault_value(f, "tool_choice",
+            return cart_fault_found(f, "tool_choice", v,
                                     "tool_choice: expected none, auto, required or a function");
         if (i == CART_TOOLS_REQUIRED && !any)
             return cart_fault_value(f, "tool_choice", "tool_choice: required goes with tools");
@@ -202,11 +206,12 @@ static bool read_choice(struct cart_prompt *p, const json_t *body, const json_t 
     }
     const char *type = cart_json_word(json_object_get(v, "type"));
     if (!type || strcmp(type, "function") != 0)
-        return cart_fault_value(f, "tool_choice",
+        return cart_fault_found(f, "tool_choice", v,
                                 "tool_choice: expected none, auto, required or a function");
-    p->named = cart_json_word(json_object_get(json_object_get(v, "function"), "name"));
+    const json_t *name = json_object_get(json_object_get(v, "function"), "name");
+    p->named = cart_json_word(name);
     if (!p->named || !find_tool(tools, p->named))
-        return cart_fault_value(f, "tool_choice",
+        return cart_fault_found(f, "tool_choice", name,
                                 "tool_choice.function.name: expected the name of one of tools");
     p->choice = CART_TOOLS_NAMED;
     return true;
@@ -246,7 +251,7 @@ static bool read_thinking(struct cart_prompt *p, struct cart_serve *s, const jso
     if (effort)
         on = strcmp(effort, "none") != 0 && strcmp(effort, "minimal") != 0;
     if (kwargs && !json_is_object(kwargs))
-        return cart_fault_value(f, "chat_template_kwargs",
+        return cart_fault_found(f, "chat_template_kwargs", kwargs,
                                 "chat_template_kwargs: expected an object");
     if (kwargs && !cart_param_bool(kwargs, "enable_thinking", &on, f))
         return false;
@@ -298,9 +303,10 @@ size_t cart_inputs_count(const json_t *v, const char *key, size_t most, struct c
     size_t n = json_is_string(v) || is_ids(v) ? 1 : json_array_size(v);
     if (n >= 1 && n <= most)
         return n;
-    cart_fault_value(
-        f, key, "%s: expected a string, an array of strings or token ids, or 1 to %zu such arrays",
-        key, most);
+    cart_fault_found(
+        f, key, v,
+        "%s: expected a string, an array of strings or token ids, or 1 to %zu such arrays", key,
+        most);
     return 0;
 }
 
@@ -310,8 +316,8 @@ static bool copy_ids(struct cart_serve *s, const json_t *v, const char *key, str
     for (size_t i = 0; i < json_array_size(v); i++) {
         uint64_t id;
         if (!cart_json_whole(json_array_get(v, i), s->model->V - 1, &id))
-            return cart_fault_value(f, key, "%s: expected token ids from 0 to %zu", key,
-                                    s->model->V - 1);
+            return cart_fault_found(f, key, json_array_get(v, i),
+                                    "%s: expected token ids from 0 to %zu", key, s->model->V - 1);
         if (cart_ids_push(out, (uint32_t)id, NULL) < 0)
             return cart_fault_memory(f);
     }
@@ -395,8 +401,8 @@ bool cart_inputs_encode(struct cart_serve *s, const json_t *v, const char *key, 
         r = encode_text(t, json_string_value(item), json_string_length(item), suffix, bos, out,
                         &err);
     } else if (!json_is_array(item) || json_array_size(item) == 0) {
-        return cart_fault_value(f, key, "%s[%zu]: expected a string, or an array of token ids", key,
-                                i);
+        return cart_fault_found(f, key, item,
+                                "%s[%zu]: expected a string, or an array of token ids", key, i);
     } else if (!suffix) {
         return copy_ids(s, item, key, out, f);
     } else if (copy_ids(s, item, key, &ids, f)) {

@@ -22,8 +22,9 @@ struct cart_serve_record {
         *client;     /* client: "127.0.0.1", "unix"; path without the query */
     unsigned status; /* 499: the client left before there was one */
     double seconds;
-    bool monitoring; /* health or metrics, which monitors ask every second */
-    bool generated;  /* the fields below say something */
+    const char *code, *message; /* of the error that was answered; NULL for none */
+    bool monitoring;            /* health or metrics, which monitors ask every second */
+    bool generated;             /* the fields below say something */
     const char *model, *cartridges, *finish;
     struct cart_usage usage;
     double first_token; /* seconds until the first token, 0 if none came */

@@ -56,7 +56,7 @@ static bool encode(struct cart_serve *s, const json_t *o, struct cart_ids *ids, 
         !cart_param_bool(o, "add_special", &bos, f))
         return false;
     if (!json_is_string(text))
-        return cart_fault_value(f, key, "%s: expected a string", key);
+        return cart_fault_found(f, key, text, "%s: expected a string", key);
     int r = 0;
     if (bos && cart_tokenizer_adds_bos(t) && cart_tokenizer_bos(t) != CART_TOKEN_NONE)
         r = cart_ids_push(ids, cart_tokenizer_bos(t), &err);
@@ -88,12 +88,12 @@ static bool decode(struct cart_serve *s, const json_t *o, struct cart_buf *text,
     const struct cart_tokenizer *t = cart_model_tokenizer(s->model);
     const json_t *list = cart_param(o, "tokens");
     if (!json_is_array(list))
-        return cart_fault_value(f, "tokens", "tokens: expected an array of token ids");
+        return cart_fault_found(f, "tokens", list, "tokens: expected an array of token ids");
     for (size_t i = 0; i < json_array_size(list); i++) {
         uint64_t v;
         if (!cart_json_whole(json_array_get(list, i), s->model->V - 1, &v))
-            return cart_fault_value(f, "tokens", "tokens: expected token ids from 0 to %zu",
-                                    s->model->V - 1);
+            return cart_fault_found(f, "tokens", json_array_get(list, i),
+                                    "tokens: expected token ids from 0 to %zu", s->model->V - 1);
         uint32_t id = (uint32_t)v;
         if (cart_tokenizer_decode(t, &id, 1, true, text, NULL) < 0)
             return cart_fault_memory(f);

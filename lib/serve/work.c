@@ -60,7 +60,7 @@ static void run(struct cart_work *w, struct queue *q)
             j->run(j->x);
             cart_exchange_release(j->x);
         } else {
-            cart_net_load_directory(w->serve);
+            cart_net_load_directory(w->serve, NULL);
         }
         free(j);
     }

@@ -219,15 +219,33 @@ path_of() { case $1 in *'"messages"'*) echo /v1/chat/completions ;; *) echo /v1/
 {"messages":[{"role":"user"}]}|messages[0].content | messages[0].content: expected a string or an array of parts, found nothing
 {"messages":[{"role":"user","content":null}]}|messages[0].content | messages[0].content: expected a string or an array of parts, found null
 {"messages":[{"role":"user","content":7}]}|messages[0].content | messages[0].content: expected a string or an array of parts, found 7
-{"messages":[{"role":"user","content":[]}]}|messages[0].content | messages[0].content: expected at least one part
+{"messages":[{"role":"user","content":[]}]}|messages[0].content | messages[0].content: expected at least one part, found none
 {"messages":[{"role":"assistant"}]}|messages[0].content | messages[0].content: expected a string or an array of parts, found nothing
 {"messages":[{"role":"user","content":"a"}],"top_k":3000000000}|top_k | top_k: expected an integer from -1 to 2147483647, found 3000000000
 {"messages":[{"role":"user","content":"a"}],"temperature":2.5}|temperature | temperature: expected a number from 0 to 2, found 2.5
 {"messages":[{"role":"user","content":"a"}],"stream":"true"}|stream | stream: expected true or false, found "true"
-{"messages":[{"role":"user","content":"a"}],"logit_bias":{"01":1}}|logit_bias | logit_bias: expected token ids from 0 to 319
-{"messages":[{"role":"user","content":"a"}],"logit_bias":{" 1":1}}|logit_bias | logit_bias: expected token ids from 0 to 319
+{"messages":[{"role":"user","content":"a"}],"logit_bias":{"01":1}}|logit_bias | logit_bias: expected token ids from 0 to 319, found '01'
+{"messages":[{"role":"user","content":"a"}],"logit_bias":{" 1":1}}|logit_bias | logit_bias: expected token ids from 0 to 319, found ' 1'
+{"messages":[{"role":"user","content":"a"}],"logit_bias":{"1":101.5}}|logit_bias | logit_bias: expected numbers from -100 to 100, found 101.5
+{"messages":[{"role":"user","content":"a"}],"response_format":{"type":"xml"}}|response_format | response_format.type: expected text, json_object or json_schema, found "xml"
+{"messages":[{"role":"user","content":"a"}],"response_format":{"type":"json_schema","json_schema":{}}}|response_format | response_format.json_schema.name: expected a string, found nothing
+{"messages":[{"role":"user","content":"a"}],"stop":["a","b","c","d","e"]}|stop | stop: expected at most 4 strings, found 5
+{"messages":[{"role":"user","content":"a"}],"stop":7}|stop | stop: expected a string, or an array of at most 4, found 7
+{"messages":[{"role":"user","content":"a"}],"seed":"x"}|seed | seed: expected an integer, found "x"
+{"messages":[{"role":"user","content":"a"}],"cartridges":"manual"}|cartridges | cartridges: expected an array, found "manual"
+{"messages":[{"role":"user","content":"a"}],"cartridges":[7]}|cartridges[0] | cartridges[0]: expected a name, or an object with an id, found 7
+{"messages":[{"role":"user","content":"a"}],"cartridge":"manual"}|cartridge | unknown field cartridge: did you mean cartridges?
+{"messages":[{"role":"user","content":"a"}],"temprature":1}|temprature | unknown field temprature: did you mean temperature?
+{"messages":[{"role":"user","content":"a"}],"max_tokesn":1}|max_tokesn | unknown field max_tokesn: did you mean max_tokens?
+{"messages":[{"role":"user","content":"a"}],"maxTokens":1}|maxTokens | unknown field maxTokens: did you mean max_tokens?
+{"messages":[{"role":"user","content":"a"}],"Stop":"a"}|Stop | unknown field Stop: did you mean stop?
 EOF
-    cart_equal "$n" 19
+    cart_equal "$n" 32
+    # What other servers have is passed over, however near.
+    cart_equal chat.completion "$(post /v1/chat/completions "{$HELLO,\"max_tokens\":1,\"min_tokens\":1,\"top_a\":0.5,\"typical_p\":1,\"step\":2,
+        \"stop_token_ids\":[1],\"repeat_last_n\":64,\"n_probs\":0,\"logits_processors\":[]}" | jq -r .object)"
+    cart_equal 'unknown field inputs: did you mean input?' "$(post /v1/embeddings '{"input":"a","inputs":"b"}' | jq -r .error.message)"
+    cart_equal 'expected a JSON object in the body, found an array' "$(post /v1/completions '[]' | jq -r .error.message)"
     local said='{"role":"user","content":"a"},{"role":"assistant","content":null}'
     cart_equal "$(post /v1/chat/completions "{\"messages\":[$said],\"max_tokens\":1,\"top_k\":5.0}" | jq -r .object)" chat.completion
     cart_equal "$(post /v1/completions '{"prompt":"a"}' -H 'Content-Encoding: gzip' -D head | jq -r .error.code)" unsupported_encoding
@@ -275,14 +293,25 @@ EOF
     kill -HUP "$SERVE_PID"
     until_metric cartridges 2
     cart_has serve.log 'cartridge bad: not loaded'
+    post /v1/cartridges/reload '{}' > answer
+    cart_equal '{"object":"reload","cartridges":2,"ids":["bad"]}' "$(jq -c '.ids = [.refused[].id] | del(.refused)' answer)"
+    cart_has answer 'bad.safetensors'
     rm store/one.cartridge.safetensors store/bad.safetensors
+    cart_equal '[]' "$(post /v1/cartridges/reload '{}' | jq -c .refused)"
     cart_equal "$(post /v1/cartridges/reload '{}' | jq .cartridges)" 1
     cart_equal "$(post /v1/cartridges '{"name":"again","file":"two.safetensors"}' | jq -c '[.id, .p]')" '["again",20]'
     cart_equal "$(post /v1/chat/completions "{\"model\":\"m:again\",$HELLO,\"max_tokens\":2}" | jq .usage.cartridge_tokens)" 20
     cart_equal "$(get /v1/cartridges/again -X DELETE | jq -c .deleted)" true
     cart_equal "$(status_of get /v1/cartridges/again -X DELETE)" 404
-    cart_equal "$(post /v1/cartridges '{"name":"x","file":"../one.safetensors"}' | jq -r .error.param)" file
+    cart_equal "name: cartridge 'again' does not exist; there is two" \
+        "$(get /v1/cartridges/again -X DELETE | jq -r '"\(.error.param): \(.error.message)"')"
+    cart_equal 'file: file: expected the name of a file in the served directory, found "../one.safetensors"' \
+        "$(post /v1/cartridges '{"name":"x","file":"../one.safetensors"}' | jq -r '"\(.error.param): \(.error.message)"')"
     cart_equal "$(status_of post /v1/cartridges '{"name":"none"}')" 404
+    cart_equal 'the served directory has neither none.cartridge.safetensors nor none.safetensors' \
+        "$(post /v1/cartridges '{"name":"none"}' | jq -r .error.message)"
+    cart_equal 'the served directory has no file none.bin' \
+        "$(post /v1/cartridges '{"name":"none","file":"none.bin"}' | jq -r .error.message)"
     serve_end
 }
 
@@ -701,6 +730,32 @@ PY
         serve_end
         cart_equal 3 "$(grep -cE '/health|/metrics' serve.log)"
     done
+}
+
+@test "what is refused is logged with the reason that the client gets" {
+    local format
+    for format in text json; do
+        serve_start --log-format "$format" --ctx 64
+        get /nope > nope
+        get /v1/completions > method
+        post /v1/completions '{"prompt":7}' > value
+        post /v1/completions "{\"prompt\":\"$(printf 'a%.0s' {1..200})\"}" > long
+        serve_end
+        mv serve.log "log.$format"
+    done
+    cart_has nope '"message":"no path /nope; there are /chat/completions, '
+    cart_has nope ', /metrics, /props"'
+    cart_equal '/v1/completions: expected POST, found GET' "$(jq -r .error.message method)"
+    cart_has log.text ' GET /nope 404 '
+    cart_has log.text ' ms: no path /nope; there are /chat'
+    cart_has log.text ' ms: /v1/completions: expected POST, found GET'
+    cart_has log.text ' ms: prompt: expected a string, an array of strings'
+    cart_has log.text " ms: This model's maximum context length is 64 tokens; 0 cartridge rows and a prompt of 200"
+    cart_must_fail 1 grep 'prompt 0' log.text
+    cart_equal 'not_found method_not_allowed invalid_value context_length_exceeded' \
+        "$(grep '^{' log.json | jq -r '.error' | xargs)"
+    cart_equal "$(jq -r .error.message nope method value long)" "$(grep '^{' log.json | jq -r .message)"
+    cart_equal 0 "$(grep '^{' log.json | jq -c 'select(has("prompt_tokens"))' | wc -l)"
 }
 
 @test "why a file cannot be read is in the answer and in the log" {
