@@ -388,3 +388,24 @@ EOF
     cart-view targets 2>> words > listing
     cart_equal '' "$(cat words)" words
 }
+
+@test "a test that lacks its data is skipped and says why, and fails where data are demanded" {
+    cat > fake <<-'END'
+	#!/bin/sh
+	echo '1..4'
+	echo 'ok 1 - works'
+	echo '# skipped: some.file is not here'
+	echo 'not ok 2 # SKIP lacks'
+	echo 'not ok 3 # SKIP says_nothing'
+	echo 'not ok 4 - fails'
+	exit 1
+	END
+    chmod +x fake
+    cart_must_fail 1 "$CART_ROOT/tests/run-one" "$PWD/fake" > out
+    cart_has out 'ok 2 - lacks # SKIP some.file is not here'
+    cart_has out 'ok 3 - says_nothing # SKIP its data are not here'
+    cart_has out 'not ok 4 - fails'
+    export CART_REQUIRE_DATA=1
+    cart_must_fail 1 "$CART_ROOT/tests/run-one" "$PWD/fake" > out
+    cart_has out 'not ok 2 - lacks'
+}

@@ -308,7 +308,10 @@ static struct cart_st_tensor tensor_of(const struct job *j, const struct cart_gg
     bool turned = strcmp(j->arch, "llama") == 0 &&
                   (strstr(gguf, "attn_q.weight") || strstr(gguf, "attn_k.weight"));
     size_t K = (size_t)t->dims[0], N = (size_t)t->dims[1], bytes = cart_dtype_info(dtype)->bytes;
-    size_t half = (size_t)number(j, ".rope.dimension_count", 2) / 2;
+    uint64_t heads = number(j, ".attention.head_count", 1),
+             width = number(j, ".embedding_length", 2);
+    width = number(j, ".attention.key_length", width / heads);
+    size_t half = (size_t)number(j, ".rope.dimension_count", width) / 2;
     unsigned char *data = malloc(N * K * bytes);
     for (size_t n = 0; n < N; n++) {
         size_t head = n / (2 * half), i = n % (2 * half);

@@ -5,11 +5,16 @@
  * TAP line for each combination.
  *
  *   test_exact        combinations in which every pair of two settings occurs
- *   test_exact full   these, and all of CPU x threads x widths x splits on a file of each format,
- *                   and of every fourth format in the bf16 class */
+ *   test_exact full   these, and all of CPU x threads x widths x splits for each format, and for every
+ *                   fourth format in the bf16 class, with the other settings drawn at random
+ *
+ * Floating formats occur as a file and as a directory of SafeTensors, whose plainest run is that of
+ * the file. */
 #include "base/cpu.h"
+#include "base/rng.h"
 #include "helper/exact.h"
 #include "helper/gguf_write.h"
+#include "helper/hub_write.h"
 #include "helper/weights.h"
 #include "model/model.h"
 #include "tensor/attention.h"
@@ -20,7 +25,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FORMAT, FAMILY, CPU, THREADS, WIDTH, SPLIT, PACK, RECOMPUTE, PRECISION, KV, SETTINGS };
+enum { FORMAT, FAMILY, CPU, THREADS, WIDTH, SPLIT, PACK, RECOMPUTE, PRECISION, KV, FORM, SETTINGS };
+enum { GGUF, HUB, FORMS };
 
 static const char *const families[] = {"llama", "qwen2", "qwen3"};
 static const char *const cpus[] = {"generic", "avx2", "avx512", "baseline"};
@@ -40,7 +46,8 @@ static size_t levels[SETTINGS] = {TEST_DTYPES,
                                   2,
                                   2,
                                   2,
-                                  CART_COUNTOF(kvs)};
+                                  CART_COUNTOF(kvs),
+                                  FORMS};
 #define MOST_LEVELS ((size_t)TEST_DTYPES)
 
 typedef size_t combination[SETTINGS];
@@ -55,6 +62,21 @@ static void mark(const combination c)
     for (size_t a = 0; a < SETTINGS; a++)
         for (size_t b = 0; b < SETTINGS; b++)
             seen[a][c[a]][b][c[b]] = true;
+}
+
+static bool is_float(size_t format)
+{
+    int dtype = test_dtypes[format];
+
+    return dtype == CART_F32 || dtype == CART_F16 || dtype == CART_BF16;
+}
+
+/* Whether setting s may have level v beside those of c that are set: SafeTensors have floats. */
+static bool allowed(const combination c, size_t s, size_t v)
+{
+    size_t format = s == FORMAT ? v : c[FORMAT], form = s == FORM ? v : c[FORM];
+
+    return form != HUB || format == SIZE_MAX || is_float(format);
 }
 
 static bool first_unseen(size_t *a, size_t *x, size_t *b, size_t *y)
@@ -87,7 +109,7 @@ static bool next_pairwise(combination c, size_t n)
             size_t v = (i + n + n / levels[s]) % levels[s], fresh = 1;
             for (size_t o = 0; o < SETTINGS; o++)
                 fresh += c[o] != SIZE_MAX && !seen[s][v][o][c[o]];
-            if (fresh > most) {
+            if (fresh > most && allowed(c, s, v)) {
                 most = fresh;
                 best = v;
             }
@@ -102,7 +124,7 @@ static bool next_pairwise(combination c, size_t n)
 
 /* A file of one format and family, with what its plainest run gives. */
 struct file {
-    struct cart_model *m;
+    struct cart_model *m[FORMS];
     size_t rows; /* more than a block of keys; of some files in the full list more than a span */
     struct exact_result want[2][CART_COUNTOF(kvs)]; /* for each precision and type of rows */
     bool ready[2][CART_COUNTOF(kvs)];
@@ -144,7 +166,7 @@ static void open_file(struct file *f, const combination c)
                            .tied = c[FORMAT] % 2 == 0,
                            .seed = c[FORMAT]};
     struct cart_err err = {0};
-    char path[64];
+    char path[64], hub[96];
 
     if (cart_dtype_info(dtype)->block == 256) { /* a row is whole blocks */
         s.D = s.F = 256;
@@ -153,7 +175,13 @@ static void open_file(struct file *f, const combination c)
     }
     snprintf(path, sizeof path, "%s/model.gguf", folder);
     gguf_write_model(path, &s);
-    need(cart_model_open(&f->m, path, &options, &err), &err);
+    need(cart_model_open(&f->m[GGUF], path, &options, &err), &err);
+    if (is_float(c[FORMAT])) {
+        const struct hub_form form = {.dtype = -1, .shards = 1 + c[FAMILY]};
+        snprintf(hub, sizeof hub, "%s/hub-%zu-%zu", folder, c[FORMAT], c[FAMILY]);
+        hub_write_model(path, hub, &form);
+        need(cart_model_open(&f->m[HUB], hub, &options, &err), &err);
+    }
     unlink(path);
     f->rows = full && c[FORMAT] % 4 == 3 ? CART_ATTN_SPAN + 27 : CART_ATTN_BLOCK + 3;
 }
@@ -166,11 +194,11 @@ static const struct exact_result *plainest(const combination c)
     struct cart_err err = {0};
 
     need(set_cpu("generic") ? 0 : CART_EUSAGE, &err);
-    if (f->m == NULL)
+    if (f->m[GGUF] == NULL)
         open_file(f, c);
     need(cart_kernels_select(CART_KERNELS_AUTO, (enum cart_precision)c[PRECISION], &err), &err);
     if (!f->ready[c[PRECISION]][c[KV]])
-        exact_run(&f->want[c[PRECISION]][c[KV]], f->m, f->rows, &way);
+        exact_run(&f->want[c[PRECISION]][c[KV]], f->m[GGUF], f->rows, &way);
     f->ready[c[PRECISION]][c[KV]] = true;
     return &f->want[c[PRECISION]][c[KV]];
 }
@@ -184,10 +212,10 @@ static void check(const combination c)
     struct exact_result got;
     char name[160];
 
-    snprintf(name, sizeof name, "%s %s, %s -j %zu, %zu wide, split %zu%s%s%s, kv %s",
-             cart_dtype_info(test_dtypes[c[FORMAT]])->name, families[c[FAMILY]], cpus[c[CPU]],
-             way.threads, way.width, way.split, way.pack ? ", packed" : "",
-             way.recompute ? ", recomputed" : "",
+    snprintf(name, sizeof name, "%s %s%s, %s -j %zu, %zu wide, split %zu%s%s%s, kv %s",
+             cart_dtype_info(test_dtypes[c[FORMAT]])->name, families[c[FAMILY]],
+             c[FORM] == HUB ? " as SafeTensors" : "", cpus[c[CPU]], way.threads, way.width,
+             way.split, way.pack ? ", packed" : "", way.recompute ? ", recomputed" : "",
              c[PRECISION] == CART_PRECISION_BF16 ? ", bf16" : "",
              cart_dtype_info(kvs[c[KV]])->name);
     if (!set_cpu(cpus[c[CPU]])) {
@@ -195,7 +223,7 @@ static void check(const combination c)
         printf("ok %zu - %s # SKIP machine: no %s\n", ++done, name, cpus[c[CPU]]);
         return;
     }
-    exact_run(&got, f->m, f->rows, &way);
+    exact_run(&got, f->m[c[FORM]], f->rows, &way);
     bool same = memcmp(&got, want, sizeof got) == 0;
     wrong += !same;
     printf("%s %zu - %s\n", same ? "ok" : "not ok", ++done, name);
@@ -205,18 +233,21 @@ static void check(const combination c)
     fflush(stdout);
 }
 
-/* All of CPU x threads x widths x splits; families, packing and recomputation take turns. */
+/* All of CPU x threads x widths x splits; the other settings are drawn at random. */
 static void check_product(size_t format, size_t precision)
 {
-    size_t i = 0;
+    uint32_t i = 0;
 
     for (size_t cpu = 0; cpu < QUICK_CPUS; cpu++)
         for (size_t j = 0; j < CART_COUNTOF(threads); j++)
             for (size_t w = 0; w < CART_COUNTOF(widths); w++)
-                for (size_t s = 0; s < CART_COUNTOF(splits); s++, i++)
-                    check((combination){format, format % CART_COUNTOF(families), cpu, j, w, s,
-                                        (i + j) % 2, (i / 2 + w) % 2, precision,
-                                        i % CART_COUNTOF(kvs)});
+                for (size_t s = 0; s < CART_COUNTOF(splits); s++, i++) {
+                    uint32_t r = cart_rng_u32(format, precision, CART_RNG_TEST, i);
+                    check((combination){format, r % CART_COUNTOF(families), cpu, j, w, s,
+                                        r >> 8 & 1, r >> 9 & 1, precision,
+                                        (r >> 16) % CART_COUNTOF(kvs),
+                                        is_float(format) && (r >> 10 & 1) ? HUB : GGUF});
+                }
 }
 
 int main(int argc, char **argv)
@@ -225,6 +256,8 @@ int main(int argc, char **argv)
     combination c;
     size_t n = 0;
 
+    for (size_t format = 0; format < TEST_DTYPES; format++)
+        seen[FORMAT][format][FORM][HUB] = seen[FORM][HUB][FORMAT][format] = !is_float(format);
     if (!mkdtemp(folder)) {
         perror(folder);
         return 5;
@@ -241,7 +274,11 @@ int main(int argc, char **argv)
     printf("# %zu combinations, %zu left out, %zu differ\n", done, left_out, wrong);
     for (size_t i = 0; i < TEST_DTYPES; i++)
         for (size_t k = 0; k < CART_COUNTOF(families); k++)
-            cart_model_close(files[i][k].m);
-    rmdir(folder);
+            for (size_t form = 0; form < FORMS; form++)
+                cart_model_close(files[i][k].m[form]);
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    if (system(command) != 0)
+        fprintf(stderr, "test_exact: %s is left behind\n", folder);
     return wrong > 0;
 }
