@@ -8,6 +8,7 @@
 # STEPS (0: four passes over the conversations)  SEED (0)  SHARDS (1)  QUESTIONS (JSONL for cart-eval)
 # options of single stages: SELFSTUDY_OPTS TEACHER_OPTS TRAIN_OPTS EVAL_OPTS.
 # OUT remembers all but MODEL: those that a later call does not give stay as they were, and what differs is made anew.
+# Relative names in them are of the folder in which make was called: from another one they are refused, not read anew.
 # Documents that were touched, or came and went, are read again; where the corpus is the same, all after it stays.
 # Goals: all (the cartridge), eval (the evaluation table), clean (removes what the others made in OUT), help (this).
 # Under -j the tools take their threads from make: together they never run more than it was given. Without it each uses
@@ -15,7 +16,9 @@
 
 OUT     ?= out
 REMEMBERED := DOCS P N HELDOUT STEPS SEED SHARDS QUESTIONS SELFSTUDY_OPTS TEACHER_OPTS TRAIN_OPTS EVAL_OPTS
+REMEMBERED_IN :=
 -include $(OUT)/variables.mk
+KEPT    := $(foreach v,$(REMEMBERED),$(if $(filter file,$(origin $(v))),$(if $($(v)),$(v))))
 
 MODEL   ?= $(CART_MODEL)
 DOCS    ?=
@@ -44,10 +47,13 @@ idle    := $(findstring n,$(LETTERS))$(findstring q,$(LETTERS))$(findstring t,$(
 # Only a recipe that begins with + is given make's jobserver.
 RUN     := $(if $(idle),,+)
 
+# What a message adds to the name of a variable that this call did not give.
+source  = $(if $(filter $(1),$(KEPT)), (remembered in $(OUT)/variables.mk))
+
 # OUT and QUESTIONS are names of targets, in which make takes blanks, colons and the like for its own.
 strange = $(shell printf %s $(call quote,$($(1))) | LC_ALL=C tr -d 'A-Za-z0-9._/+,@=\200-\377-')
 plain   = $(if $(call strange,$(1))$(filter -%,$($(1))),$(error \
-    $(1)='$($(1))': expected letters, digits and ._/+,@=- only, no - in front))
+    $(1)='$($(1))'$(call source,$(1)): expected letters, digits and ._/+,@=- only, no - in front))
 $(foreach v,OUT QUESTIONS,$(call plain,$(v)))
 ifeq ($(strip $(OUT)),)
 $(error OUT: expected a folder, found nothing)
@@ -58,7 +64,7 @@ endif
 # Every stage's file stays: it is what a stopped run goes on from.
 .SECONDARY:
 .DEFAULT_GOAL := all
-.PHONY: all eval clean help anew
+.PHONY: all eval clean help
 
 THIS := $(lastword $(MAKEFILE_LIST))
 help:
@@ -83,29 +89,58 @@ endif
 ifeq ($(strip $(DOCS)),)
 $(error DOCS=folder: not set, and $(OUT) remembers none)
 endif
+# Elsewhere a remembered name is another file's, or none's. In options every word that is a file there counts as a name.
+absent  = $(shell test -e $(call quote,$(1)) || echo none)
+ifneq ($(or $(REMEMBERED_IN),$(CURDIR)),$(CURDIR))
+named   = $(filter-out /%,$(if $(filter %_OPTS,$(1)),$(foreach w,$(subst =, ,$($(1))),$(if \
+    $(call absent,$(REMEMBERED_IN)/$(w)),,$(w))),$($(1))))
+$(foreach v,$(filter DOCS QUESTIONS %_OPTS,$(KEPT)),$(if $(call named,$(v)),$(error \
+    $(v)='$($(v))'$(call source,$(v)): of the folder $(REMEMBERED_IN): call make there, or give $(v))))
+endif
 # No tool takes a name for an option.
 INPUTS := $(patsubst -%,./-%,$(foreach d,$(DOCS),$(or $(wildcard $(d)),$(d))))
-$(foreach d,$(INPUTS),$(if $(shell test -e $(call quote,$(d)) || echo none),$(error \
-    DOCS: $(d): no such file or folder$(if $(word 2,$(DOCS)), (make splits DOCS at blanks)))))
+$(foreach d,$(INPUTS),$(if $(call absent,$(d)),$(error \
+    DOCS: $(d): no such file or folder$(if $(word 2,$(DOCS)), (make splits DOCS at blanks))$(call source,DOCS))))
+$(if $(QUESTIONS),$(if $(call absent,$(QUESTIONS)),$(error QUESTIONS: $(QUESTIONS): no such file$(call source,QUESTIONS))))
 MODEL_NAME := $(call quote,$(MODEL))
 NAMES  := $(foreach d,$(INPUTS),$(call quote,$(d)))
 
 # A changed variable remakes what depends on it, and nothing else: each stage depends on a file that holds its settings
 # and is rewritten only when they differ. No shell sees the settings, so they may hold quotes; the first word makes a
-# file of no settings differ from no file. Where make only looks, nothing is written.
+# file of no settings differ from no file. Where make only looks, nothing is written, and the file counts as changed.
 same     = $(and $(findstring x$(1)x,x$(2)x),$(findstring x$(2)x,x$(1)x))
 kept     = $(call same,$(strip settings $(2)),$(strip $(file <$(OUT)/$(1).settings)))
-write    = $(shell mkdir -p $(OUT))$(file >$(OUT)/$(1).settings,settings $(2))$(OUT)/$(1).settings
-settings = $(if $(call kept,$(1),$(2)),$(OUT)/$(1).settings,$(if $(idle),anew,$(call write,$(1),$(2))))
+write    = $(shell mkdir -p $(OUT))$(file >$(OUT)/$(1).settings,settings $(2))
+settings = $(OUT)/$(1).settings$(if $(call kept,$(1),$(2)),,$(if $(idle),$(eval .PHONY: $(OUT)/$(1).settings),$(call write,$(1),$(2))))
 
 # What a stopped stage left behind goes on only with what it began with; left by an older input or older settings, it is
 # refused by --resume, so it goes first.
 forget   = @for f in $(1); do for d in $^; do if [ "$$d" -nt "$$f" ]; then rm -f "$$f"; fi; done; done
 
-# All variables as lines of make.
+ALL_SHARDS := $(shell seq 1 $(call quote,$(SHARDS)) 2>/dev/null)
+$(if $(ALL_SHARDS),,$(error SHARDS='$(SHARDS)'$(call source,SHARDS): expected a number from 1))
+# A tool that is asked for help as well reads what stands before that, and says what is wrong with it: now, not when its
+# turn comes.
+refusal = $(if $(strip $($(1))),$(shell \
+    e=$$(CART_MODEL= CART_TRACE= MAKEFLAGS= $(BIN)$(2) --help 2>&1 >/dev/null </dev/null) || printf %s "$$e"))
+checked = $(foreach word,$(firstword $(call refusal,$(1),$(2))),$(error \
+    $(1)='$($(1))'$(call source,$(1)): $(call refusal,$(1),$(2))))
+$(call checked,P,cart-train -p $(call quote,$(P)))
+$(call checked,N,cart-selfstudy -n $(call quote,$(N)))
+$(call checked,HELDOUT,cart-selfstudy --held-out $(call quote,$(HELDOUT)))
+$(call checked,SEED,cart-selfstudy --seed $(call quote,$(SEED)))
+$(call checked,STEPS,cart-train --steps $(call quote,$(or $(filter-out 0,$(STEPS)),1)))
+$(call checked,SELFSTUDY_OPTS,cart-selfstudy $(SELFSTUDY_OPTS))
+$(call checked,TEACHER_OPTS,cart-teacher $(TEACHER_OPTS))
+$(call checked,TRAIN_OPTS,cart-train $(TRAIN_OPTS))
+$(call checked,EVAL_OPTS,cart-eval $(EVAL_OPTS))
+
+# All variables as lines of make, written once nothing is found wrong with them.
 hash := \#
+line = $(subst $(hash),\$(hash),$(subst $$,$$$$,$(1)))
 define lines
-$(foreach v,$(REMEMBERED),$(v) ?= $(subst $(hash),\$(hash),$(subst $$,$$$$,$($(v))))
+REMEMBERED_IN := $(call line,$(CURDIR))
+$(foreach v,$(REMEMBERED),$(v) ?= $(call line,$($(v)))
 )
 endef
 ifeq ($(idle),)
@@ -113,8 +148,6 @@ $(if $(call same,$(strip $(lines)),$(strip $(file <$(OUT)/variables.mk))),,$(she
     >$(OUT)/variables.mk,$(lines)))
 endif
 
-ALL_SHARDS := $(shell seq 1 $(call quote,$(SHARDS)) 2>/dev/null)
-$(if $(ALL_SHARDS),,$(error SHARDS='$(SHARDS)': expected a number from 1))
 CONV    := $(ALL_SHARDS:%=$(OUT)/shards/%-of-$(SHARDS).conv)
 TARGETS := $(ALL_SHARDS:%=$(OUT)/shards/%-of-$(SHARDS).targets)
 

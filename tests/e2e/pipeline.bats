@@ -219,9 +219,57 @@ run_whole() {
     mk -n OUT=out DOCS=-docs > plan
     cart_has plan "'./-docs'"
     cart_must_fail 2 mk OUT=out SHARDS=many 2> words
-    cart_has words "SHARDS='many'"
+    cart_has words "SHARDS='many': expected a number from 1"
     cart_must_fail 2 mk OUT=out DOCS='docs absent' 2> words
     cart_has words 'DOCS: absent: no such file or folder'
+}
+
+@test "the makefile: a wrong value is found before anything is made, and is not remembered" {
+    export CART_TRACE=$PWD/trace
+    mk() { make -s -f "$CART_ROOT/pipelines/cartridge.mk" DOCS=docs OUT=out "$@"; }
+    for bad in P=0 N=many HELDOUT=-1 STEPS=1.5 SEED=x SHARDS=0 "N=1'2" SELFSTUDY_OPTS='--context chunks' \
+        TEACHER_OPTS=--mass TRAIN_OPTS=--lrr=3 EVAL_OPTS=--josn; do
+        cart_must_fail 2 mk "$bad" 2> words
+        cart_has words "${bad%%=*}='${bad#*=}': "
+        [ ! -e out ]
+    done
+    cart_has words 'cart-eval: unknown option --josn'
+    cart_must_fail 2 mk QUESTIONS=absent.jsonl 2> words
+    cart_has words 'QUESTIONS: absent.jsonl: no such file.'
+    [ ! -e out ] && [ ! -e trace ]
+    # Where one is remembered all the same, the message says where.
+    mkdir out
+    echo 'SHARDS = none' > out/variables.mk
+    cart_must_fail 2 mk 2> words
+    cart_has words "SHARDS='none' (remembered in out/variables.mk): expected"
+}
+
+@test "the makefile: remembered names are of the folder in which it was called" {
+    mk() { make -s -f "$CART_ROOT/pipelines/cartridge.mk" "$@"; }
+    mk DOCS=docs OUT=out N=2 HELDOUT=1 P=32 STEPS=1 SELFSTUDY_OPTS='--max-a 8 --max-q 8 --chunk 32:64 --context chunk'
+    out=$PWD/out
+    mkdir -p else/docs
+    echo 'Other documents.' > else/docs/x.txt
+    cd else
+    for opts in -n -q ''; do
+        cart_must_fail 2 mk $opts OUT="$out" 2> words
+        cart_has words "DOCS='docs' (remembered in $out/variables.mk): of the folder ${out%/out}: call make there"
+    done
+    mk -n OUT="$out" DOCS=docs > plan
+    cart_has plan "$out/tokenize.settings"
+    cart_must_fail 1 grep -w anew plan
+    cd ..
+    # Absolute names are the same everywhere; in options those of files count.
+    cp out/cartridge.safetensors rows.safetensors
+    mk DOCS="$PWD/docs" OUT="$out"
+    cd else
+    mk -q OUT="$out"
+    cd ..
+    mk OUT="$out" TRAIN_OPTS="--init=rows.safetensors"
+    cd else
+    cart_must_fail 2 mk OUT="$out" 2> words
+    cart_has words "TRAIN_OPTS='--init=rows.safetensors' (remembered in"
+    mk -n OUT="$out" TRAIN_OPTS= > plan
 }
 
 @test "the makefile: names that the shell would read, and the threads that make has" {
