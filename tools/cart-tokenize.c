@@ -28,12 +28,17 @@ struct work {
     struct cart_output out;
     struct cart_stream_writer *writer;
     struct cart_docs_words words;
-    uint64_t tokens, written;
+    uint64_t tokens, counts; /* bytes of the lines of --count */
 };
 
 static void say(enum cart_log_level level, const char *text)
 {
     cart_log(level, "%s", text);
+}
+
+static const char *out_name(const struct work *w)
+{
+    return w->o->common.output ? w->o->common.output : "standard output";
 }
 
 static int report(const struct work *w, const struct cart_docs_stats *stats, struct cart_err *err)
@@ -44,15 +49,9 @@ static int report(const struct work *w, const struct cart_docs_stats *stats, str
         cart_log(CART_LOG_NOTICE, "control tokens spelt in the text, taken as text: %zu",
                  w->t.stats.lookalikes);
     if (r == 0 && w->o->common.dry_run)
-        cart_log(CART_LOG_NOTICE, "would write %s with about %llu bytes",
-                 w->o->common.output ? w->o->common.output : "standard output",
-                 (unsigned long long)w->written);
+        cart_log(CART_LOG_NOTICE, "would write %s with about %llu bytes", out_name(w),
+                 (unsigned long long)(w->writer ? cart_stream_size(w->writer) : w->counts));
     return r;
-}
-
-static const char *out_name(const struct work *w)
-{
-    return w->o->common.output ? w->o->common.output : "standard output";
 }
 
 /* A record, or one JSON line with the counts only. */
@@ -65,10 +64,7 @@ static int write_document(struct work *w, const struct cart_document *doc, json_
     if (!w->o->count) {
         if ((r = cart_tokenizing_payload(t, fields, doc->shown, err)) < 0)
             return r;
-        w->written += t->payload.len;
-        return w->writer
-                   ? cart_stream_write(w->writer, "DOC ", t->payload.data, t->payload.len, err)
-                   : 0;
+        return cart_stream_write(w->writer, "DOC ", t->payload.data, t->payload.len, err);
     }
     cart_buf_reset(&t->payload);
     if (json_object_set_new(fields, "tokens", json_integer((json_int_t)t->ids.n)) < 0)
@@ -76,9 +72,7 @@ static int write_document(struct work *w, const struct cart_document *doc, json_
     if ((r = cart_json_dump(fields, &t->payload, err)) < 0 ||
         (r = cart_buf_add(&t->payload, "\n", 1, err)) < 0)
         return r;
-    w->written += t->payload.len;
-    if (w->o->common.dry_run)
-        return 0;
+    w->counts += t->payload.len;
     return cart_io_write(w->out.fd, t->payload.data, t->payload.len, out_name(w), err);
 }
 
@@ -160,13 +154,19 @@ static int all_documents(struct work *w, struct cart_docs *docs, struct cart_err
     return r;
 }
 
+/* What an option can do about a document that was passed over. */
+static const char *const advice[CART_DOCS_REASONS] = {
+    [CART_DOCS_LARGE] = ": --max-document allows more",
+    [CART_DOCS_MARKUP] = ", or take it as it is with --markup",
+};
+
 static int run(struct options *o, const char *const *inputs, size_t n, struct cart_err *err)
 {
     struct work w = {.o = o,
                      .t = {.special = o->special,
                            .generation_prompt = o->generation_prompt,
                            .think = (enum cart_chat_think)o->think},
-                     .words = {.say = say}};
+                     .words = {.say = say, .advice = advice}};
     struct cart_docs *docs = NULL;
     struct cart_model_options mo = {.profile = o->profile};
     int r;
@@ -183,12 +183,10 @@ static int run(struct options *o, const char *const *inputs, size_t n, struct ca
     w.t.tokenizer = cart_model_tokenizer(w.model);
     if ((r = cart_docs_open(&docs, inputs, n, &o->docs, err)) < 0)
         goto out;
-    if (!o->common.dry_run) {
-        if ((r = cart_output_open(&w.out, o->common.output, o->count, err)) < 0 ||
-            (!o->count && (r = begin_stream(&w, err)) < 0))
-            goto out;
-    }
-    if ((r = all_documents(&w, docs, err)) < 0 ||
+    /* What a dry run would write goes nowhere, and is as long. */
+    const char *path = o->common.dry_run ? "/dev/null" : o->common.output;
+    if ((r = cart_output_open(&w.out, path, o->count, err)) < 0 ||
+        (!o->count && (r = begin_stream(&w, err)) < 0) || (r = all_documents(&w, docs, err)) < 0 ||
         (r = report(&w, cart_docs_stats(docs), err)) < 0 ||
         (r = cart_model_unchanged(w.model, err)) < 0)
         goto out;
@@ -197,7 +195,7 @@ static int run(struct options *o, const char *const *inputs, size_t n, struct ca
         w.writer = NULL;
         r = cart_stream_finish(writer, err);
     }
-    if (r == 0 && !o->common.dry_run)
+    if (r == 0)
         r = cart_output_commit(&w.out, err);
     if (r == 0 && !o->common.dry_run)
         cart_log_wrote(o->common.output, "%zu document%s", cart_docs_stats(docs)->documents,

@@ -141,23 +141,73 @@ static int summarise(const struct cart_input *in, struct cart_buf *lines, struct
     }
 }
 
+static bool is_directory(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+/* A directory is a model in SafeTensors. */
+static int summarise_directory(const char *path, struct cart_buf *lines, struct cart_err *err)
+{
+    struct cart_model *m;
+    int r = cart_model_open(&m, path, NULL, err);
+
+    if (r == 0) {
+        r = cart_model_summary_open(lines, m, err);
+        cart_model_close(m);
+    }
+    return r;
+}
+
+/* Of a stage that is not through, which the name tells, what is there is no mistake. */
+static int unfinished(const char *path, int r, struct cart_err *err)
+{
+    size_t n = strlen(path);
+
+    if (r != CART_ETRUNC || n < 5 || strcmp(path + n - 5, ".part") != 0)
+        return r;
+    struct cart_err why = *err;
+    return cart_err_set(err, r, "%s (unfinished: the stage goes on from it with --resume)",
+                        why.msg);
+}
+
+static int list_file(const struct options *o, const char *path, int fd, const char *out,
+                     struct cart_err *err)
+{
+    struct cart_buf lines = CART_BUF_INIT;
+    struct cart_input in = {.fd = -1};
+    int r;
+
+    if (o->summary && is_directory(path))
+        r = summarise_directory(path, &lines, err);
+    else if ((r = cart_input_open(&in, path, err)) == 0)
+        r = o->summary ? summarise(&in, &lines, err) : view(&in, o->data, fd, out, err);
+    if (r == 0 && lines.len > 0)
+        r = cart_io_write(fd, lines.data, lines.len, out, err);
+    cart_input_release(&in);
+    cart_buf_release(&lines);
+    return unfinished(path, r, err);
+}
+
+/* Each is listed; the error is that of the first bad one, and of the others only said. */
 static int list_all(const struct options *o, const char *const *paths, size_t n, int fd,
                     const char *out, struct cart_err *err)
 {
-    struct cart_buf lines = CART_BUF_INIT;
-    int r = 0;
+    int first = 0;
 
-    for (size_t i = 0; i < n && r == 0; i++) {
-        struct cart_input in;
-        cart_buf_reset(&lines);
-        if ((r = cart_input_open(&in, paths[i], err)) == 0)
-            r = o->summary ? summarise(&in, &lines, err) : view(&in, o->data, fd, out, err);
-        if (r == 0 && lines.len > 0)
-            r = cart_io_write(fd, lines.data, lines.len, out, err);
-        cart_input_release(&in);
+    for (size_t i = 0; i < n; i++) {
+        struct cart_err why = {0};
+        int r = list_file(o, paths[i], fd, out, &why);
+        if (r < 0 && first < 0)
+            cart_log(CART_LOG_ERROR, "%s", why.msg);
+        else if (r < 0)
+            first = cart_err_set(err, r, "%s", why.msg);
+        /* Of a file that can be read it is the output's failure, or memory's: the next has it too. */
+        if (r == CART_ESYS && access(paths[i], R_OK) == 0)
+            break;
     }
-    cart_buf_release(&lines);
-    return r;
+    return first;
 }
 
 static int check_file(const char *path, struct cart_err *err)
@@ -170,7 +220,7 @@ static int check_file(const char *path, struct cart_err *err)
     if (r == 0)
         cart_log(CART_LOG_INFO, "%s: whole and consistent: %s", in.name, cart_sniff_name(in.kind));
     cart_input_release(&in);
-    return r;
+    return unfinished(path, r, err);
 }
 
 /* A directory is a model, or nothing that has a verdict. */
@@ -192,9 +242,8 @@ static int check_all(const char *const *paths, size_t n)
 
     for (size_t i = 0; i < n; i++) {
         struct cart_err err = {0};
-        struct stat st;
-        bool directory = stat(paths[i], &st) == 0 && S_ISDIR(st.st_mode);
-        int r = directory ? check_directory(paths[i], &err) : check_file(paths[i], &err);
+        int r =
+            is_directory(paths[i]) ? check_directory(paths[i], &err) : check_file(paths[i], &err);
 
         if (r < 0)
             cart_log(CART_LOG_ERROR, "%s", err.msg);
@@ -257,12 +306,17 @@ static int convert(const struct options *o, const char *path, int fd, const char
 
 static int check_options(const struct options *o, size_t n, struct cart_err *err)
 {
-    int modes = o->summary + o->pack + o->check + o->cat + (o->dtype >= 0);
+    static const char *const names[] = {"--summary", "--pack", "--check", "--cat", "--dtype"};
+    const bool given[] = {o->summary, o->pack, o->check, o->cat, o->dtype >= 0};
+    const char *first = NULL;
 
-    if (modes > 1)
-        return cart_err_set(err, CART_EUSAGE,
-                            "--summary, --pack, --check, --cat and --dtype: expected one of them");
-    if (o->data && modes > 0)
+    for (size_t i = 0; i < CART_COUNTOF(names); i++) {
+        if (given[i] && first)
+            return cart_err_set(err, CART_EUSAGE, "%s and %s: expected one of them", first,
+                                names[i]);
+        first = given[i] ? names[i] : first;
+    }
+    if (o->data && first)
         return cart_err_set(err, CART_EUSAGE, "--data: only for a listing");
     if (o->gaps && !o->cat)
         return cart_err_set(err, CART_EUSAGE, "--allow-gaps: only with --cat");

@@ -32,11 +32,15 @@ static int bad_range(const struct cart_opt *o, const char *given, const char *te
     char expected[128];
     /* A double is not exact there. */
     uint64_t most = o->max < 18446744073709551615.0 ? (uint64_t)o->max : UINT64_MAX;
+    /* Letters that are no suffix: say which are. */
+    const char *end = text + strspn(text, "0123456789");
+    bool letters = end > text && *end != '\0' && strpbrk(end, "0123456789.") == NULL;
+    bool suffixed = o->type == CART_OPT_T_SIZE && letters && (end[1] || !strchr("KMG", *end));
     if (o->type == CART_OPT_T_REAL)
         snprintf(expected, sizeof expected, "a number from %.15g to %.15g", o->min, o->max);
     else
-        snprintf(expected, sizeof expected, "a whole number from %.0f to %llu", o->min,
-                 (unsigned long long)most);
+        snprintf(expected, sizeof expected, "a whole number from %.0f to %llu%s", o->min,
+                 (unsigned long long)most, suffixed ? ", or one with K, M or G behind it" : "");
     return bad_value(given, expected, text, err);
 }
 

@@ -47,7 +47,7 @@ enum cart_docs_invalid {
 enum cart_docs_reason {
     CART_DOCS_EMPTY,     /* no text */
     CART_DOCS_NOT_UTF8,  /* with the byte offset */
-    CART_DOCS_BINARY,    /* NUL, or many control bytes */
+    CART_DOCS_BINARY,    /* NUL, or many control bytes; a stream, a model, a cartridge */
     CART_DOCS_UTF16,     /* UTF-16 or UTF-32 text */
     CART_DOCS_CONVERT,   /* PDF, Office, EPUB, RTF, PostScript: names a converter; RAR, 7z, ar,
                             lz4, lzip, compress */

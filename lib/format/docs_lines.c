@@ -82,6 +82,28 @@ int cart_lines_next(struct cart_lines *l, size_t cap, struct cart_err *err)
     }
 }
 
+/* "no object", "another type", or the keys that are there, as many as fit. */
+static void found_instead(const json_t *v, bool there, char *out, size_t cap)
+{
+    const char *key;
+    json_t *each;
+    size_t used = 0;
+
+    snprintf(out, cap, "%s", !json_is_object(v) ? "no object" : there ? "another type" : "none");
+    if (!json_is_object(v) || there)
+        return;
+    json_object_foreach((json_t *)v, key, each) {
+        char shown[40];
+        cart_err_escape(shown, sizeof shown, key, strlen(key));
+        int n = snprintf(out + used, cap - used, "%s%s", used ? ", " : "only ", shown);
+        if (n < 0 || (size_t)n >= cap - used) {
+            snprintf(out + used, cap - used, ",...");
+            return;
+        }
+        used += (size_t)n;
+    }
+}
+
 int cart_lines_document(struct cart_lines *l, const struct cart_docs_options *o, const char **text,
                         size_t *n, const char **id, char scratch[64], char *detail, size_t cap,
                         struct cart_err *err)
@@ -102,10 +124,9 @@ int cart_lines_document(struct cart_lines *l, const struct cart_docs_options *o,
     l->value = v;
     json_t *t = json_object_get(v, field);
     if (!json_is_string(t)) {
-        snprintf(detail, cap, "expected an object with a string \"%s\", found %s", field,
-                 !json_is_object(v) ? "no object"
-                 : t                ? "another type"
-                                    : "none");
+        char found[120];
+        found_instead(v, t != NULL, found, sizeof found);
+        snprintf(detail, cap, "expected an object with a string \"%s\", found %s", field, found);
         return 0;
     }
     json_t *i = json_object_get(v, o->id_field ? o->id_field : "id");

@@ -1,4 +1,5 @@
 /* What bytes are, and text out of them. Names never decide: a PDF called notes.txt is a PDF. */
+#include "base/sniff.h"
 #include "format/docs_impl.h"
 #include "format/text.h"
 
@@ -90,6 +91,25 @@ bool cart_content_is_zeros(const char *bytes, size_t n)
     return n == 0 || (bytes[0] == '\0' && memcmp(bytes, bytes + 1, n - 1) == 0);
 }
 
+/* What our own tools make and read, put in a document's place; NULL: none of it. */
+static const char *ours_advice(const char *p, size_t n)
+{
+    switch (cart_sniff(p, n < CART_SNIFF_BYTES ? n : CART_SNIFF_BYTES)) {
+    case CART_SNIFF_STREAM:
+        return holds(p, n, "\"kind\":\"tokens\"") ? "a tokens stream, which goes to cart-selfstudy"
+               : holds(p, n, "\"kind\":\"conversations\"")
+                   ? "a conversations stream, which goes to cart-teacher"
+               : holds(p, n, "\"kind\":\"targets\"") ? "a targets stream, which goes to cart-train"
+                                                     : "a cart stream";
+    case CART_SNIFF_GGUF:
+        return "a GGUF file: a model goes with -m";
+    case CART_SNIFF_SAFETENSORS:
+        return "a safetensors file: a model goes with -m, a cartridge to cart-ask with -c";
+    default:
+        return NULL;
+    }
+}
+
 enum cart_content cart_content_sniff(const char *head, size_t n, enum cart_docs_reason *reason,
                                      const char **advice)
 {
@@ -111,6 +131,12 @@ enum cart_content cart_content_sniff(const char *head, size_t n, enum cart_docs_
         {"!<arch>\n", 8, "ar: unpack it first"},
     };
 
+    *reason = CART_DOCS_BINARY;
+    const char *ours = ours_advice(head, n);
+    if (ours != NULL) {
+        *advice = ours;
+        return CART_CONTENT_FOREIGN;
+    }
     *reason = CART_DOCS_CONVERT;
     for (size_t i = 0; i < CART_COUNTOF(foreign); i++) {
         if (starts(head, n, foreign[i].magic, foreign[i].len)) {
@@ -216,8 +242,7 @@ int cart_content_judge(const char *bytes, size_t n, bool markup, enum cart_docs_
         snprintf(detail, cap, "binary: many control bytes");
     } else if (!markup && is_html(bytes, n)) {
         *reason = CART_DOCS_MARKUP;
-        snprintf(detail, cap,
-                 "HTML: convert it with pandoc -t plain, or take it as it is with --markup");
+        snprintf(detail, cap, "HTML: convert it with pandoc -t plain");
     } else {
         return 1;
     }

@@ -22,10 +22,12 @@ void cart_docs_words_note(void *ctx, const struct cart_docs_note *n)
     bool duplicate = n->reason == CART_DOCS_DUPLICATE;
     bool named = !duplicate && n->reason != CART_DOCS_HIDDEN && w->named++ < CART_DOCS_NAMED_MAX;
 
+    const char *advice = w->advice && w->advice[n->reason] ? w->advice[n->reason] : "";
+
     if (named && w->named == 1)
-        snprintf(w->first, sizeof w->first, "%s: %s", n->path, n->detail);
-    say(w, named && !w->brief ? CART_LOG_WARNING : CART_LOG_INFO, "%s: %s%s", n->path,
-        duplicate ? "" : "passed over: ", n->detail);
+        snprintf(w->first, sizeof w->first, "%s: %s%s", n->path, n->detail, advice);
+    say(w, named && !w->brief ? CART_LOG_WARNING : CART_LOG_INFO, "%s: %s%s%s", n->path,
+        duplicate ? "" : "passed over: ", n->detail, advice);
 }
 
 int cart_docs_words_end(const struct cart_docs_words *w, const struct cart_docs_stats *stats,

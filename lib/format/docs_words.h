@@ -16,9 +16,11 @@ typedef void cart_docs_say_fn(enum cart_log_level level, const char *text);
 
 struct cart_docs_words {
     cart_docs_say_fn *say;
-    bool brief;      /* all of them as INFO: where documents are not what the tool is about */
-    size_t named;    /* of the documents passed over */
-    char first[400]; /* what was said of the first of them */
+    bool brief; /* all of them as INFO: where documents are not what the tool is about */
+    const char *const *advice; /* [CART_DOCS_REASONS] what the tool's options can do about each,
+                                  said after the detail; NULL where nothing */
+    size_t named;              /* of the documents passed over */
+    char first[400];           /* what was said of the first of them */
 };
 
 /* ctx: a struct cart_docs_words. */

@@ -240,3 +240,17 @@ int cart_model_summary(struct cart_buf *out, const struct cart_gguf *g, const ch
                              cart_gguf_n_tensors(g), weights / 1e6,
                              (double)cart_gguf_size(g) / 1048576.0, types);
 }
+
+int cart_model_summary_open(struct cart_buf *out, const struct cart_model *m, struct cart_err *err)
+{
+    json_t *fp = cart_fingerprints_json(&m->fp);
+    int r = fp ? 0 : cart_err_memory(err, "fingerprints", 0);
+
+    if (r == 0 && (r = cart_buf_addf(out, err, "%s: SafeTensors model\n", m->path)) == 0 &&
+        (r = cart_summary_line(out, err, "model", "%s", m->arch)) == 0 &&
+        (r = cart_summary_line(out, err, "sizes", "%zu layers, width %zu, context %zu", m->L, m->D,
+                               m->context)) == 0)
+        r = cart_summary_model(out, fp, "", err);
+    json_decref(fp);
+    return r;
+}

@@ -183,6 +183,26 @@ static int check_version(struct cart_stream_reader *r, struct cart_err *err)
     return 0;
 }
 
+/* Something else than a stream of the kind: who makes one, where a tool does, unless there is a hint
+ * that fits what was found better. */
+static int not_a_stream(const char *name, const char *kind, int code, const char *found,
+                        const char *hint, struct cart_err *err)
+{
+    static const struct {
+        const char *kind, *made;
+    } makers[] = {
+        {"tokens", " (cart-tokenize makes one of documents)"},
+        {"conversations", " (cart-selfstudy makes one of tokens)"},
+        {"targets", " (cart-teacher makes one of conversations)"},
+    };
+
+    for (size_t i = 0; i < CART_COUNTOF(makers) && kind != NULL && !hint[0]; i++)
+        if (strcmp(kind, makers[i].kind) == 0)
+            hint = makers[i].made;
+    return cart_err_set(err, code, "%s: expected a %s stream, found %s%s", name,
+                        kind != NULL ? kind : "cart", found, hint);
+}
+
 static int check_head(struct cart_stream_reader *r, const char *kind, struct cart_err *err)
 {
     char what[300], shown[60];
@@ -204,9 +224,10 @@ static int check_head(struct cart_stream_reader *r, const char *kind, struct car
     if ((r->kind = cart_kind_find(name)) == NULL)
         return cart_err_set(err, CART_EFORMAT, "%s: HEAD: kind: unknown kind %s", r->name,
                             cart_err_escape(shown, sizeof shown, name, strlen(name)));
-    if (kind != NULL && strcmp(kind, name) != 0)
-        return cart_err_set(err, CART_EFORMAT, "%s: expected a %s stream, found a %s stream",
-                            r->name, kind, name);
+    if (kind != NULL && strcmp(kind, name) != 0) {
+        snprintf(shown, sizeof shown, "a %s stream", name);
+        return not_a_stream(r->name, kind, CART_EFORMAT, shown, "", err);
+    }
     return cart_head_check(r->head, r->kind, what, CART_EFORMAT, err);
 }
 
@@ -240,17 +261,6 @@ static int read_head(struct cart_stream_reader *r, const char *kind, struct cart
     return e;
 }
 
-/* Something else than a stream of the kind: who makes one of what was found, where a tool does. */
-static int not_a_stream(const char *name, const char *kind, int code, const char *found,
-                        const char *hint, struct cart_err *err)
-{
-    bool tokens = kind != NULL && strcmp(kind, "tokens") == 0;
-
-    return cart_err_set(err, code, "%s: expected a %s stream, found %s%s", name,
-                        kind != NULL ? kind : "cart", found,
-                        tokens && !hint[0] ? " (cart-tokenize makes one of documents)" : hint);
-}
-
 /* r->ahead: what was read before, at most CART_SNIFF_BYTES of which are looked at to name another
  * format. */
 static int read_magic(struct cart_stream_reader *r, const char *kind, struct cart_err *err)
@@ -259,10 +269,14 @@ static int read_magic(struct cart_stream_reader *r, const char *kind, struct car
     enum cart_sniff what = cart_sniff(r->ahead, r->n_ahead);
     bool cut = what == CART_SNIFF_EMPTY || what == CART_SNIFF_STREAM_CUT;
 
+    const char *hint = "";
+    if (what == CART_SNIFF_JSON)
+        hint = " (cart-view --pack makes a stream of JSON Lines)";
+    else if (what == CART_SNIFF_SAFETENSORS && kind != NULL && strcmp(kind, "targets") == 0)
+        hint = " (cart-eval takes a cartridge with -c, cart-train with --init)";
     if (what != CART_SNIFF_STREAM)
-        return not_a_stream(
-            r->name, kind, cut ? CART_ETRUNC : CART_EFORMAT, cart_sniff_name(what),
-            what == CART_SNIFF_JSON ? " (cart-view --pack makes a stream of JSON Lines)" : "", err);
+        return not_a_stream(r->name, kind, cut ? CART_ETRUNC : CART_EFORMAT, cart_sniff_name(what),
+                            hint, err);
     return take(r, magic, sizeof magic, err);
 }
 

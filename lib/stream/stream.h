@@ -62,6 +62,8 @@ int cart_stream_write(struct cart_stream_writer *w, const char type[4], const vo
  * must be. */
 int cart_stream_write_record(struct cart_stream_writer *w, const struct cart_record *rec,
                              struct cart_err *err) CART_MUST_USE;
+/* Bytes written so far, heads of records and all. */
+uint64_t cart_stream_size(const struct cart_stream_writer *w);
 /* Writes END and flushes. Frees w on success and failure. */
 int cart_stream_finish(struct cart_stream_writer *w, struct cart_err *err) CART_MUST_USE;
 void cart_stream_abandon(struct cart_stream_writer *w); /* no END; frees w */

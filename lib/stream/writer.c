@@ -16,7 +16,7 @@ struct cart_stream_writer {
     size_t limit;
     int level;
     struct cart_hash *hash;
-    uint64_t records, bytes;
+    uint64_t records, bytes, written;
     struct cart_buf out;
     ZSTD_CCtx *zstd;
 };
@@ -92,6 +92,7 @@ static int write_record(struct cart_stream_writer *w, const char type[4], unsign
     }
     f.crc = cart_crc32(size > 0 ? payload : "", stored);
     cart_frame_encode(head, &f);
+    w->written += CART_FRAME_SIZE + stored;
     if (joined)
         return cart_io_write(w->fd, head, CART_FRAME_SIZE + stored, w->name, err);
     if ((r = cart_io_write(w->fd, head, CART_FRAME_SIZE, w->name, err)) < 0)
@@ -104,7 +105,13 @@ static int write_head(struct cart_stream_writer *w, const struct cart_buf *head,
 {
     int r = cart_io_write(w->fd, CART_STREAM_MAGIC, CART_STREAM_MAGIC_SIZE, w->name, err);
 
+    w->written += CART_STREAM_MAGIC_SIZE;
     return r < 0 ? r : write_record(w, "HEAD", 0, head->data, head->len, false, err);
+}
+
+uint64_t cart_stream_size(const struct cart_stream_writer *w)
+{
+    return w->written;
 }
 
 int cart_stream_create(struct cart_stream_writer **out, int fd, const char *name,

@@ -219,7 +219,11 @@ BAD
     cart_equal 141 "${status[0]}"
     cart-tokenize --dry-run -o none a 2> err
     [ ! -e none ]
-    cart_has err 'would write none'
+    # All but the record END, which is 32 bytes and a few words.
+    cart-tokenize -q -o some a
+    said=$(sed -n 's/.*would write none with about \([0-9]*\) bytes$/\1/p' err)
+    left=$(($(stat -c %s some) - said))
+    [ "$left" -gt 32 ] && [ "$left" -lt 150 ]
     cart-tokenize -q --count a big > counts
     cart-tokenize --dry-run --count a big 2> err
     cart_has err "would write standard output with about $(stat -c %s counts) bytes"

@@ -557,7 +557,38 @@ TEXT
     head -c 400 a.tokens >cut
     cart_must_fail 3 cart-view --summary cut >found
     [ ! -s found ]
-    cart_must_fail 2 cart-view --summary --check a.tokens
+    cart_must_fail 2 cart-view --summary --check a.tokens 2>err
+    cart_equal 'cart-view: --summary and --check: expected one of them' "$(cat err)"
+    cart_must_fail 2 cart-view --cat --dtype f16 a.tokens 2>err
+    cart_equal 'cart-view: --cat and --dtype: expected one of them' "$(cat err)"
+}
+
+@test "of several files a bad one ends its own listing alone, and decides the status" {
+    make_listing | cart-view --pack -o a.tokens -
+    head -c 300 a.tokens > cut.part
+    echo none > text
+    for how in '' --summary; do
+        cart-view $how a.tokens > one
+        cat one one > want
+        cart_must_fail 5 cart-view $how absent a.tokens text a.tokens > got 2> err
+        cmp want got
+        cart_equal 2 "$(wc -l < err)" 'a line for each bad file'
+        cart_must_fail 3 cart-view $how text a.tokens absent > got 2> err
+        cmp one got
+        # A file that is written appears whole or not at all.
+        cart_must_fail 3 cart-view $how -o out a.tokens text 2> err
+        [ ! -e out ]
+        cart_must_fail 5 cart-view $how a.tokens a.tokens > /dev/full 2> err
+        cart_equal 1 "$(wc -l < err)" 'a full disk is said once'
+    done
+    # A stage that is not through is no damage.
+    for how in '' --summary --check; do
+        cart_must_fail 3 cart-view $how cut.part > got 2> err
+        cart_has err '(unfinished: the stage goes on from it with --resume)'
+    done
+    mv cut.part cut
+    cart_must_fail 3 cart-view --check cut 2> err
+    cart_must_fail 1 grep resume err
 }
 
 @test "a directory where a file is wanted is bad input, and what makes the file is named" {
@@ -566,7 +597,7 @@ TEXT
     cart_must_fail 3 cart-selfstudy -n 1 -o x d 2> err
     cart_equal 'cart-selfstudy: d: expected a tokens stream, found a directory (cart-tokenize makes one of documents)' "$(cat err)"
     cart_must_fail 3 cart-train -o x d 2> err
-    cart_equal 'cart-train: d: expected a targets stream, found a directory' "$(cat err)"
+    cart_equal 'cart-train: d: expected a targets stream, found a directory (cart-teacher makes one of conversations)' "$(cat err)"
     cart_must_fail 3 cart-view < d 2> err
     cart_equal 'cart-view: standard input: expected a file, found a directory' "$(cat err)"
     cart_must_fail 3 cart-view --pack d 2> err

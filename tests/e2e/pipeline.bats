@@ -113,11 +113,42 @@ run_whole() {
 
 @test "a stage that is given another stage's stream says which it expects" {
     cart-tokenize -q -o c.tokens docs/
-    cart_must_fail 3 cart-teacher -o out c.tokens 2> words
-    cart_has words 'conversations'
-    cart_has words 'tokens'
-    cart_must_fail 3 cart-train -p 40 -o out c.tokens 2> words
-    cart_has words 'targets'
+    cart-init -q -p 16 -o c.safetensors c.tokens
+    cart-selfstudy -q -n 4 $SMALL -o c.conv c.tokens
+    says() { # FILE EXPECTED FOUND MAKER COMMAND...
+        local file=$1 want=$2 found=$3 hint=$4
+        shift 4
+        cart_must_fail 3 "$@" "$file" 2> words
+        cart_equal "$1: $file: expected a $want stream, found a $found ($hint)" "$(cat words)"
+    }
+    says c.tokens conversations 'tokens stream' 'cart-selfstudy makes one of tokens' cart-teacher -o out
+    says c.tokens targets 'tokens stream' 'cart-teacher makes one of conversations' cart-train -p 40 -o out
+    says c.conv targets 'conversations stream' 'cart-teacher makes one of conversations' cart-eval
+    says c.conv tokens 'conversations stream' 'cart-tokenize makes one of documents' cart-selfstudy -o out
+    says c.safetensors targets 'safetensors file' 'cart-eval takes a cartridge with -c, cart-train with --init' cart-eval
+    # Nor is what they make a document.
+    says() { # FILE FOUND
+        cart_must_fail 3 cart-tokenize -q -o out "$1" 2> words
+        cart_equal "cart-tokenize: expected a document, found none: $1: $2" "$(cat words)"
+    }
+    says c.tokens 'a tokens stream, which goes to cart-selfstudy'
+    says c.conv 'a conversations stream, which goes to cart-teacher'
+    says c.safetensors 'a safetensors file: a model goes with -m, a cartridge to cart-ask with -c'
+    says "$CART_MODEL" 'a GGUF file: a model goes with -m'
+    cart_must_fail 3 cart-ask --text c.tokens hi 2> words
+    cart_has words 'a tokens stream, which goes to cart-selfstudy'
+    # An option is named by the tool that has it.
+    echo '<html><p>It is.' > page.html
+    seq 99 > long
+    cart_must_fail 3 cart-ask --text page.html hi 2> words
+    cart_equal 'cart-ask: expected a document, found none: page.html: HTML: convert it with pandoc -t plain' "$(cat words)"
+    says page.html 'HTML: convert it with pandoc -t plain, or take it as it is with --markup'
+    cart_must_fail 3 cart-tokenize --max-document 100 -o out long 2> words
+    cart_has words 'long: expected at most 100 bytes, found more: --max-document allows more'
+    cart_must_fail 2 cart-tokenize --max-document 10Q long 2> words
+    cart_has words "expected a whole number from 1 to 1073741824, or one with K, M or G behind it, found '10Q'"
+    cart_must_fail 2 cart-tokenize --cuont long 2> words
+    cart_has words 'did you mean --count'
     cart_must_fail 3 cart-selfstudy -o out "$CART_ROOT/README.md" 2> words
     cart_has words 'README.md'
     [ ! -e out ]

@@ -116,9 +116,7 @@ static void test_not_text(void **state)
         "paper.txt", docs_plain,
         "!to be converted to text first paper.txt: PDF: convert it with pdftotext -layout\n");
     docs_write_text("page", " <!-- c -->\n<!DOCTYPE HTML><p>x");
-    docs_expect(
-        "page", docs_plain,
-        "!HTML page: HTML: convert it with pandoc -t plain, or take it as it is with --markup\n");
+    docs_expect("page", docs_plain, "!HTML page: HTML: convert it with pandoc -t plain\n");
     struct cart_docs_options markup = {.markup = true};
     docs_expect("page", markup, "page= <!-- c -->\n<!DOCTYPE HTML><p>x\n");
     docs_write_text("code.c", "<stdio.h> is no page");
@@ -244,6 +242,11 @@ static void test_lines(void **state)
     docs_write_text("d.txt", "{\"key\":\"k\",\"body\":\"b\"}\n");
     docs_expect("d.txt", fields, "d.txt:1(k)=b\n");
     docs_expect("d.txt", docs_plain, "d.txt={\"key\":\"k\",\"body\":\"b\"}\n\n");
+    docs_write_text("keys.jsonl", "{\"key\":\"k\",\"bo\\u0007dy\":\"b\"}\n{}\n");
+    docs_expect("keys.jsonl", docs_plain,
+                "!malformed keys.jsonl:1: expected an object with a string \"text\", found only "
+                "key, bo\\x07dy\n"
+                "!malformed keys.jsonl:2: expected an object with a string \"text\", found none\n");
     docs_write_text("prose.txt", "no brace");
     docs_expect("prose.txt", fields, "prose.txt=no brace\n");
     struct archive *a = docs_pack_open("e.ndjson.gz", PACK_GZ);

@@ -124,6 +124,7 @@ static void test_bad_lines(void **state)
         {"--siz 3", "unknown option --siz: did you mean --size? See cart-test -h"},
         {"--sizes 3", "unknown option --sizes: did you mean --size? See cart-test -h"},
         {"--choise two", "unknown option --choise: did you mean --choice? See cart-test -h"},
+        {"--szie 3", "unknown option --szie: did you mean --size? See cart-test -h"},
         {"--verb", "unknown option --verb: did you mean --verbose? See cart-test -h"},
         {"--s", "unknown option --s: see cart-test -h"},
         {"--rats=1", "unknown option --rats: did you mean --rate? See cart-test -h"},
@@ -137,8 +138,10 @@ static void test_bad_lines(void **state)
         {"-s", "-s: expected N, found nothing"},
         {"-s 0", "-s: expected a whole number from 1 to 1048576, found '0'"},
         {"-s 2M", "-s: expected a whole number from 1 to 1048576, found '2M'"},
-        {"-s 1k", "-s: expected a whole number from 1 to 1048576, found '1k'"},
-        {"-s 1KK", "-s: expected a whole number from 1 to 1048576, found '1KK'"},
+        {"-s 1k", "-s: expected a whole number from 1 to 1048576, or one with K, M or G behind it, "
+                  "found '1k'"},
+        {"-s 1KK", "-s: expected a whole number from 1 to 1048576, or one with K, M or G behind "
+                   "it, found '1KK'"},
         {"-s +1", "-s: expected a whole number from 1 to 1048576, found '+1'"},
         {"-s -1", "-s: expected a whole number from 1 to 1048576, found '-1'"},
         {"-s 0x10", "-s: expected a whole number from 1 to 1048576, found '0x10'"},
