@@ -34,6 +34,15 @@ static int count(const struct cart_model *m, const char *suffix, uint64_t max, s
     return r;
 }
 
+/* The same of a key that may be absent: *out stays. */
+static int count_opt(const struct cart_model *m, const char *suffix, uint64_t max, size_t *out,
+                     struct cart_err *err)
+{
+    char name[96];
+    bool there = cart_gguf_find(m->priv->source.gguf, key(m, suffix, name)) != NULL;
+    return there ? count(m, suffix, max, out, err) : 0;
+}
+
 /* A count that is one number or an array of one per layer; values [L]. Absent: values keep what
  * they hold. */
 static int count_per_layer(const struct cart_model *m, const char *suffix, uint64_t max,
@@ -103,14 +112,42 @@ static int read_arch(struct cart_model *m, const struct cart_family **out, struc
     return r < 0 ? r : cart_family_find(m, arch.data, arch.len, out, err);
 }
 
+/* What the keys give for a layer, beside its head width; key_length and value_length are 0 where
+ * the file lacks them. The width is bounded wherever it comes from: kernels keep a head on their
+ * stack. */
+static int check_layer(const struct cart_model *m, size_t l, size_t key_length, size_t value_length,
+                       struct cart_err *err)
+{
+    const struct cart_layer *y = &m->layers[l];
+    if (y->H == 0 || y->F == 0)
+        return cart_err_set(err, CART_EFORMAT, "%s: key %s.%s: missing", m->path, m->arch,
+                            y->H == 0 ? "attention.head_count" : "feed_forward_length");
+    if (y->H % y->HK != 0)
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: layer %zu: %zu query heads are no multiple of %zu key heads",
+                            m->path, l, y->H, y->HK);
+    if (key_length == 0 && m->D % y->H != 0)
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: layer %zu: width %zu is no multiple of %zu heads", m->path, l,
+                            m->D, y->H);
+    if (y->DH == 0 || y->DH > CART_MAX_HEAD_DIM)
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s: layer %zu: head width: expected 1 to %d, found %zu", m->path, l,
+                            CART_MAX_HEAD_DIM, y->DH);
+    if (value_length != 0 && value_length != y->DH)
+        return cart_err_set(
+            err, CART_EFORMAT,
+            "%s: key %s.attention.value_length: expected %zu, the key length, found %zu", m->path,
+            m->arch, y->DH, value_length);
+    return 0;
+}
+
 static int read_heads(struct cart_model *m, struct cart_err *err)
 {
     size_t *h = calloc(m->L * 3, sizeof *h);
     if (!h)
         return cart_err_memory(err, "layer table", m->L * 3 * sizeof *h);
-    size_t *hk = h + m->L, *f = hk + m->L;
-    char name[96];
-    uint64_t dh = 0, dv = 0;
+    size_t *hk = h + m->L, *f = hk + m->L, dh = 0, dv = 0;
     int r = count_per_layer(m, "attention.head_count", CART_MAX_HEADS, h, err);
     if (r == 0)
         memcpy(hk, h, m->L * sizeof *h);
@@ -119,33 +156,16 @@ static int read_heads(struct cart_model *m, struct cart_err *err)
     if (r == 0)
         r = count_per_layer(m, "feed_forward_length", CART_MAX_WIDTH, f, err);
     if (r == 0)
-        r = cart_gguf_u64_opt(m->priv->source.gguf, key(m, "attention.key_length", name),
-                              CART_MAX_HEAD_DIM, &dh, err);
+        r = count_opt(m, "attention.key_length", CART_MAX_HEAD_DIM, &dh, err);
     if (r == 0)
-        r = cart_gguf_u64_opt(m->priv->source.gguf, key(m, "attention.value_length", name),
-                              CART_MAX_HEAD_DIM, &dv, err);
+        r = count_opt(m, "attention.value_length", CART_MAX_HEAD_DIM, &dv, err);
     for (size_t l = 0; r == 0 && l < m->L; l++) {
         struct cart_layer *layer = &m->layers[l];
-        if (h[l] == 0 || f[l] == 0)
-            r = cart_err_set(err, CART_EFORMAT, "%s: key %s.%s: missing", m->path, m->arch,
-                             h[l] == 0 ? "attention.head_count" : "feed_forward_length");
-        else if (h[l] % hk[l] != 0)
-            r = cart_err_set(err, CART_EFORMAT,
-                             "%s: layer %zu: %zu query heads are no multiple of %zu key heads",
-                             m->path, l, h[l], hk[l]);
-        else if (dh == 0 && m->D % h[l] != 0)
-            r = cart_err_set(err, CART_EFORMAT,
-                             "%s: layer %zu: width %zu is no multiple of %zu heads", m->path, l,
-                             m->D, h[l]);
-        else if (dv != 0 && dv != (dh ? dh : m->D / h[l]))
-            r = cart_err_set(
-                err, CART_EFORMAT,
-                "%s: key %s.attention.value_length: expected %zu, the key length, found %zu",
-                m->path, m->arch, (size_t)(dh ? dh : m->D / h[l]), (size_t)dv);
         layer->H = h[l];
         layer->HK = hk[l];
         layer->F = f[l];
-        layer->DH = dh ? (size_t)dh : h[l] ? m->D / h[l] : 0;
+        layer->DH = dh ? dh : h[l] ? m->D / h[l] : 0;
+        r = check_layer(m, l, dh, dv, err);
     }
     free(h);
     return r;

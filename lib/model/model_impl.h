@@ -6,6 +6,7 @@
 #include "base/arena.h"
 #include "model/checkpoint.h"
 #include "model/model.h"
+#include "tensor/attention.h"
 #include "token/chat.h"
 #include "token/tokenizer_json.h"
 
@@ -31,7 +32,7 @@ struct cart_family {
 };
 
 /* Limits on what a file may ask for; real models are far below. */
-enum { CART_MAX_LAYERS = 1024, CART_MAX_HEADS = 1024, CART_MAX_HEAD_DIM = 1024 };
+enum { CART_MAX_LAYERS = 1024, CART_MAX_HEADS = 1024, CART_MAX_HEAD_DIM = CART_ATTN_HEAD_MAX };
 #define CART_MAX_WIDTH ((uint64_t)1 << 20)
 #define CART_MAX_CONTEXT ((uint64_t)1 << 24)
 

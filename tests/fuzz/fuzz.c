@@ -3,7 +3,9 @@
 
 #include "base/io.h"
 #include "helper/gguf_write.h"
-#include "tensor/dtype.h"
+#include "model/forward.h"
+#include "model/head.h"
+#include "tensor/attention.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -103,4 +105,51 @@ const struct cart_model *fuzz_model(void)
         slots[0].fd = 0; /* the mapping's file may not change under the model */
     }
     return model;
+}
+
+static void touch(const struct cart_matrix *w)
+{
+    static volatile float sink;
+    const unsigned char *p = w->data;
+    sink += (float)(p[0] + p[w->row_bytes * w->N - 1]);
+}
+
+static void forward(const struct cart_model *m, int dtype, struct cart_pool *pool)
+{
+    static const uint32_t id;
+    struct cart_err err = {0};
+    struct cart_workspace *ws;
+    struct cart_kv_tail tail;
+    float *hidden = calloc(m->D, sizeof *hidden), *logits = calloc(m->V, sizeof *logits);
+    fuzz_demand(hidden && logits, "memory");
+    fuzz_need(cart_workspace_new(&ws, m, 1, &err), &err);
+    fuzz_need(cart_kv_tail_init(&tail, m, dtype, 0, 1, &err), &err);
+    const struct cart_span span = {.ids = &id, .T = 1, .kv = {.tail = &tail}, .n_want = 1};
+    fuzz_need(cart_forward(m, ws, &span, 1, hidden, pool, &err), &err);
+    cart_head_logits(m, hidden, 1, logits, pool);
+    cart_kv_tail_release(&tail);
+    cart_workspace_free(ws);
+    free(hidden);
+    free(logits);
+}
+
+void fuzz_forward(const struct cart_model *m)
+{
+    static struct cart_pool *pool;
+    struct cart_err err = {0};
+    if (!pool)
+        fuzz_need(cart_pool_new(&pool, 1, &err), &err);
+    touch(&m->embed);
+    touch(&m->head);
+    for (size_t l = 0; l < m->L; l++) {
+        const struct cart_layer *y = &m->layers[l];
+        const struct cart_matrix *all[] = {&y->wq,     &y->wk,   &y->wv,    &y->wo,
+                                           &y->w_gate, &y->w_up, &y->w_down};
+        for (size_t i = 0; i < CART_COUNTOF(all); i++)
+            touch(all[i]);
+        fuzz_demand(y->H % y->HK == 0 && y->DH > 0 && y->DH <= CART_ATTN_HEAD_MAX && y->F > 0,
+                    "heads that fit each other and the kernels");
+    }
+    forward(m, CART_F32, pool);
+    forward(m, CART_F16, pool);
 }
