@@ -31,8 +31,9 @@ void cart_chat_write_structure(struct cart_chat_writer *w, const char *text)
     const char *end = text + strlen(text);
     while (text < end && w->r == 0) {
         uint32_t id;
-        size_t len = 0;
-        const char *q = w->text != NULL ? end : cart_special_find(w->t, text, end, &id, &len);
+        size_t len = 0, steps = 0;
+        const char *q =
+            w->text != NULL ? end : cart_special_find(w->t, text, end, &id, &len, &steps);
         add(w, text, (size_t)(q - text));
         if (q < end) {
             flush(w);

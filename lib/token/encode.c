@@ -52,13 +52,13 @@ static size_t bound(const struct cart_tokenizer *t, size_t lo, size_t hi, size_t
 }
 
 static uint32_t special_match(const struct cart_tokenizer *t, const char *p, const char *end,
-                              size_t *len)
+                              size_t *len, size_t *steps)
 {
     unsigned char first = (unsigned char)*p;
     size_t lo = t->special_first[first];
     size_t hi = t->special_first[first + 1];
     uint32_t best = CART_TOKEN_NONE;
-    for (size_t depth = 1; lo < hi; depth++) {
+    for (size_t depth = 1; lo < hi; depth++, ++*steps) {
         /* Sorted: the one that ends here comes before those that go on. */
         if (t->names[t->specials[lo]].n == depth) {
             best = t->specials[lo++];
@@ -74,13 +74,13 @@ static uint32_t special_match(const struct cart_tokenizer *t, const char *p, con
 }
 
 const char *cart_special_find(const struct cart_tokenizer *t, const char *p, const char *end,
-                              uint32_t *id, size_t *len)
+                              uint32_t *id, size_t *len, size_t *steps)
 {
     for (; p < end; p++) {
         unsigned char b = (unsigned char)*p;
         if (t->special_first[b] == t->special_first[b + 1])
             continue;
-        *id = special_match(t, p, end, len);
+        *id = special_match(t, p, end, len, steps);
         if (*id != CART_TOKEN_NONE)
             return p;
     }
@@ -124,7 +124,8 @@ static void count_lookalikes(const struct cart_tokenizer *t, const char *text, s
     const char *end = text + n;
     uint32_t id;
     size_t len = 0;
-    for (const char *p = text; (p = cart_special_find(t, p, end, &id, &len)) < end; p += len)
+    for (const char *p = text;
+         (p = cart_special_find(t, p, end, &id, &len, &stats->scan_steps)) < end; p += len)
         stats->lookalikes++;
 }
 
@@ -143,7 +144,7 @@ int cart_tokenizer_encode(const struct cart_tokenizer *t, const char *text, size
         for (const char *p = text; r == 0 && p < end;) {
             uint32_t id;
             size_t len = 0;
-            const char *q = cart_special_find(t, p, end, &id, &len);
+            const char *q = cart_special_find(t, p, end, &id, &len, &stats->scan_steps);
             r = encode_text(t, p, (size_t)(q - p), out, &scratch, stats, err);
             if (r == 0 && q < end)
                 r = cart_ids_push(out, id, err);

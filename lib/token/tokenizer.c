@@ -85,8 +85,15 @@ static int compare_texts(const void *pa, const void *pb)
 static int index_specials(struct cart_tokenizer *t, struct cart_err *err)
 {
     size_t n = 0;
-    for (uint32_t i = 0; i < t->n; i++)
-        n += cart_tokenizer_is_special(t, i) && t->names[i].n > 0;
+    for (uint32_t i = 0; i < t->n; i++) {
+        bool is = cart_tokenizer_is_special(t, i);
+        n += is && t->names[i].n > 0;
+        if (is && t->names[i].n > CART_TOKENIZER_MAX_SPECIAL)
+            return cart_err_set(
+                err, CART_EFORMAT,
+                "vocabulary: special token %u: expected at most %zu bytes, found %zu", (unsigned)i,
+                CART_TOKENIZER_MAX_SPECIAL, t->names[i].n);
+    }
     struct cart_text *sorted = malloc((n + 1) * sizeof *sorted);
     t->specials = malloc((n + 1) * sizeof *t->specials);
     if (sorted == NULL || t->specials == NULL) {

@@ -22,6 +22,9 @@
 #include "base/err.h"
 
 #define CART_TOKENIZER_MAX_VOCAB ((size_t)1 << 22)
+/* Bytes of a control, user-defined or unknown token. A text may begin one at each of its bytes, so
+ * this bounds the work for each; those of real vocabularies are shorter by far. */
+#define CART_TOKENIZER_MAX_SPECIAL ((size_t)256)
 #define CART_TOKEN_NONE UINT32_MAX /* no such id */
 
 /* A borrowed string; may hold any byte. */
@@ -79,7 +82,7 @@ void cart_ids_release(struct cart_ids *ids);
 struct cart_tokenizer;
 
 /* CART_EFORMAT: unknown model or pre-tokenizer (named), ids or types out of range, a token twice, a
- * byte without a token, a merge that is not two tokens and one space or whose result is no ordinary
+ * byte without a token, a special token that is too long, a merge that is not two tokens and one space or whose result is no ordinary
  * token. */
 int cart_tokenizer_new(struct cart_tokenizer **out, const struct cart_vocab_source *src,
                        struct cart_err *err) CART_MUST_USE;
@@ -92,7 +95,8 @@ enum {
 /* Each call adds to the counts; zero it first. */
 struct cart_encode_stats {
     size_t lookalikes;  /* special tokens spelt in plain text and neutralised */
-    size_t scan_steps;  /* code points looked at by the pre-tokenizer */
+    size_t scan_steps;  /* code points looked at by the pre-tokenizer, and bytes that agree with the
+                           beginning of a special token */
     size_t merge_steps; /* pair look-ups and queue moves of the merge loop */
     size_t
         dropped; /* bytes that the vocabulary has no token for; they are left out, as in training */

@@ -89,9 +89,9 @@ int cart_bpe_encode(const struct cart_tokenizer *t, const unsigned char *piece, 
                     struct cart_encode_stats *stats, struct cart_err *err) CART_MUST_USE;
 
 /* The next special token spelt in [p, end), leftmost, longest: where it starts, its id and bytes;
- * or end. */
+ * or end. Adds to *steps. */
 const char *cart_special_find(const struct cart_tokenizer *t, const char *p, const char *end,
-                              uint32_t *id, size_t *len);
+                              uint32_t *id, size_t *len, size_t *steps);
 
 /* Appends text under NFC; a text that is in NFC already is not copied: *same is set instead. */
 int cart_nfc(const unsigned char *classes, const char *text, size_t n, struct cart_buf *out,

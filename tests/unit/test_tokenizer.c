@@ -220,6 +220,16 @@ static size_t work(const struct cart_tokenizer *t, const char *unit, size_t time
     return s.scan_steps + s.merge_steps;
 }
 
+static void refused(const struct cart_vocab_source *src, const char *message)
+{
+    struct cart_err err = {0};
+    struct cart_tokenizer *t = NULL;
+    assert_int_equal(cart_tokenizer_new(&t, src, &err), CART_EFORMAT);
+    assert_null(t);
+    if (strstr(err.msg, message) == NULL)
+        fail_msg("expected '%s', found '%s'", message, err.msg);
+}
+
 /* Runs that made others quadratic: the work is counted, so no clock is needed. */
 static void test_linear(void **state)
 {
@@ -255,6 +265,33 @@ static void test_linear(void **state)
     }
 }
 
+/* A text that goes on as a special token does, but never ends as it: each byte costs no more than
+ * the longest that is allowed. */
+static void test_long_special(void **state)
+{
+    enum { N = 20000, MOST = CART_TOKENIZER_MAX_SPECIAL };
+    char text[MOST + 2] = "";
+    const char *const extra[] = {text, NULL};
+    struct test_vocab v;
+    (void)state;
+    memset(text, 'a', MOST - 1);
+    text[MOST - 1] = '!';
+    struct cart_tokenizer *t = test_vocab_small(&v, "smollm", merges, extra, CART_TOKEN_CONTROL);
+    size_t plain = work(t, "b", N), steps = work(t, "a", N);
+    assert_true(plain < 100 * (size_t)N);
+    assert_in_range(steps, (MOST - 1) * (size_t)(N - MOST), (MOST + 100) * (size_t)N);
+    assert_true(work(t, "a", 2 * N) < 2.3 * (double)steps);
+    text[MOST] = '!';
+    v.tokens[v.src.n_tokens - 1] = (struct cart_text){text, MOST + 1};
+    refused(&v.src, "special token 267: expected at most 256 bytes, found 257");
+    v.types[v.src.n_tokens - 1] = CART_TOKEN_USER_DEFINED;
+    refused(&v.src, "special token 267: expected at most 256 bytes, found 257");
+    v.types[v.src.n_tokens - 1] = CART_TOKEN_NORMAL;
+    assert_int_equal(cart_tokenizer_new(&t, &v.src, NULL), 0);
+    cart_tokenizer_free(t);
+    test_vocab_close(&v);
+}
+
 static void *long_runs(void *t)
 {
     static const char *const units[] = {"A",    " ", "\n", "us", "\xe6\xbc\xa2", "\xcc\x81\xcc\xa3",
@@ -285,14 +322,44 @@ static void test_small_stack(void **state)
 /* --- vocabularies
  * -------------------------------------------------------------------------------------------- */
 
-static void refused(const struct cart_vocab_source *src, const char *message)
+/* The first steps of the tokenizer's own hash of a string of eight bytes, so that strings can be
+ * chosen to collide: where that changes, they must be chosen anew. */
+static uint64_t hash_of_eight(const char *s)
 {
-    struct cart_err err = {0};
-    struct cart_tokenizer *t = NULL;
-    assert_int_equal(cart_tokenizer_new(&t, src, &err), CART_EFORMAT);
-    assert_null(t);
-    if (strstr(err.msg, message) == NULL)
-        fail_msg("expected '%s', found '%s'", message, err.msg);
+    uint32_t half[2];
+    memcpy(half, s, sizeof half);
+    uint64_t h = 0x9e3779b97f4a7c15u ^ 8;
+    h = (h ^ ((uint64_t)half[0] << 32 | half[1])) * 0xc4ceb9fe1a85ec53u;
+    h ^= h >> 29;
+    h *= 0xff51afd7ed558ccdu;
+    return h ^ h >> 32;
+}
+
+/* Strings that were chosen to share a place would make loading, and every look-up, quadratic. */
+static void test_chosen_strings(void **state)
+{
+    enum { CHOSEN = 1100, PLACES = 2048 };
+    static char texts[CHOSEN][9];
+    static const char *const one[] = {"a b", NULL};
+    struct test_vocab v;
+    (void)state;
+    for (size_t n = 0, i = 0; n < CHOSEN; i++) {
+        snprintf(texts[n], sizeof texts[n], "%08zx", i);
+        n += hash_of_eight(texts[n]) % PLACES == 0;
+    }
+    test_vocab_small(&v, "smollm", one, NULL, 0);
+    struct cart_vocab_source s = v.src;
+    struct cart_text *tokens = calloc(s.n_tokens + CHOSEN, sizeof *tokens);
+    memcpy(tokens, s.tokens, s.n_tokens * sizeof *tokens);
+    for (size_t i = 0; i < CHOSEN; i++)
+        tokens[s.n_tokens + i] = (struct cart_text){texts[i], 8};
+    s.tokens = tokens;
+    s.types = NULL;
+    s.n_types = 0;
+    s.n_tokens += CHOSEN;
+    refused(&s, "too many strings of one hash");
+    free(tokens);
+    test_vocab_close(&v);
 }
 
 static void with_merge(struct test_vocab *v, const char *text, const char *message)
@@ -500,6 +567,7 @@ int main(void)
         cmocka_unit_test(test_dropped),       cmocka_unit_test(test_fingerprint),
         cmocka_unit_test(test_stored),        cmocka_unit_test(test_any_order),
         cmocka_unit_test(test_end_markers),   cmocka_unit_test(test_small_stack),
+        cmocka_unit_test(test_long_special),  cmocka_unit_test(test_chosen_strings),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
