@@ -137,6 +137,7 @@ static int read_tokenizer(struct cart_model *m, struct cart_err *err)
         r = special(m, "tokenizer.ggml.padding_token_id", &src.pad, err);
     if (r == 0)
         r = special(m, "tokenizer.ggml.unknown_token_id", &src.unk, err);
+    src.add_bos = r == 0 && src.bos >= 0 && cart_tokenizer_family_adds_bos(pre);
     if (r == 0)
         r = cart_gguf_bool_opt(g, "tokenizer.ggml.add_bos_token", &src.add_bos, err);
     if (r == 0)

@@ -7,20 +7,35 @@
 #include <string.h>
 
 /* What a pre-tokenizer's name in a file stands for. NFC is the qwen2 family's normaliser: a model
- * file does not state it, the family's own tokenizer has it. */
+ * file does not state it, the family's own tokenizer has it. So it is with the bos of llama 3. */
 static const struct family {
     const char *name;
     const char *canonical;
     enum cart_split split;
     bool nfc;
     bool ignore_merges;
+    bool add_bos; /* where the file says nothing */
 } families[] = {
-    {"smollm", "smollm", CART_SPLIT_SMOLLM, false, false},
-    {"qwen2", "qwen2", CART_SPLIT_QWEN2, true, false},
-    {"llama-bpe", "llama-bpe", CART_SPLIT_LLAMA_BPE, false, true},
-    {"llama3", "llama-bpe", CART_SPLIT_LLAMA_BPE, false, true},
-    {"llama-v3", "llama-bpe", CART_SPLIT_LLAMA_BPE, false, true},
+    {"smollm", "smollm", CART_SPLIT_SMOLLM, false, false, false},
+    {"qwen2", "qwen2", CART_SPLIT_QWEN2, true, false, false},
+    {"llama-bpe", "llama-bpe", CART_SPLIT_LLAMA_BPE, false, true, true},
+    {"llama3", "llama-bpe", CART_SPLIT_LLAMA_BPE, false, true, true},
+    {"llama-v3", "llama-bpe", CART_SPLIT_LLAMA_BPE, false, true, true},
 };
+
+static const struct family *family_of(const char *pre)
+{
+    for (size_t i = 0; pre != NULL && i < CART_COUNTOF(families); i++)
+        if (strcmp(pre, families[i].name) == 0)
+            return &families[i];
+    return NULL;
+}
+
+bool cart_tokenizer_family_adds_bos(const char *pre)
+{
+    const struct family *f = family_of(pre);
+    return f != NULL && f->add_bos;
+}
 
 static int take_family(struct cart_tokenizer *t, const struct cart_vocab_source *src,
                        struct cart_err *err)
@@ -31,19 +46,17 @@ static int take_family(struct cart_tokenizer *t, const struct cart_vocab_source 
                             src->model == NULL ? ""
                                                : cart_err_escape(shown, sizeof shown, src->model,
                                                                  strlen(src->model)));
-    for (size_t i = 0; src->pre != NULL && i < CART_COUNTOF(families); i++) {
-        const struct family *f = &families[i];
-        if (strcmp(src->pre, f->name) != 0)
-            continue;
-        t->pre = f->canonical;
-        t->split = f->split;
-        t->nfc = f->nfc;
-        t->ignore_merges = f->ignore_merges;
-        return 0;
-    }
-    return cart_err_set(
-        err, CART_EFORMAT, "pre-tokenizer: expected smollm, qwen2 or llama-bpe, found '%s'",
-        src->pre == NULL ? "" : cart_err_escape(shown, sizeof shown, src->pre, strlen(src->pre)));
+    const struct family *f = family_of(src->pre);
+    if (f == NULL)
+        return cart_err_set(
+            err, CART_EFORMAT, "pre-tokenizer: expected smollm, qwen2 or llama-bpe, found '%s'",
+            src->pre == NULL ? ""
+                             : cart_err_escape(shown, sizeof shown, src->pre, strlen(src->pre)));
+    t->pre = f->canonical;
+    t->split = f->split;
+    t->nfc = f->nfc;
+    t->ignore_merges = f->ignore_merges;
+    return 0;
 }
 
 static int take_id(uint32_t *out, int64_t id, const char *name, size_t n, struct cart_err *err)

@@ -81,6 +81,10 @@ void cart_ids_release(struct cart_ids *ids);
 
 struct cart_tokenizer;
 
+/* Whether raw prompts start with bos where a file has one, names this pre-tokenizer and says
+ * nothing. */
+bool cart_tokenizer_family_adds_bos(const char *pre);
+
 /* CART_EFORMAT: unknown model or pre-tokenizer (named), ids or types out of range, a token twice, a
  * byte without a token, a special token that is too long, a merge that is not two tokens and one space or whose result is no ordinary
  * token. */

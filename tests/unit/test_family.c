@@ -445,6 +445,37 @@ static void test_vocabulary_keys(void **state)
     judge("llama_tied", faults, CART_COUNTOF(faults));
 }
 
+/* Whether a raw prompt starts with bos: as the key says, else as the family does it. */
+static void test_bos(void **state)
+{
+    static const char bos[] = "tokenizer.ggml.bos_token_id", add[] = "tokenizer.ggml.add_bos_token";
+    static const char pre[] = "tokenizer.ggml.pre";
+    static const struct {
+        const char *model;
+        struct edit edits[3];
+        bool added;
+    } rows[] = {
+        {"llama3_untied", {{add, GONE, 0, NULL}}, true},
+        {"llama3_untied", {{add, GONE, 0, NULL}, {pre, TEXT, 0, "llama3"}}, true},
+        {"llama3_untied", {{add, GONE, 0, NULL}, {pre, TEXT, 0, "llama-v3"}}, true},
+        {"llama3_untied", {{add, BOOL, 1, NULL}}, true},
+        {"llama3_untied", {{add, BOOL, 0, NULL}}, false},
+        {"llama3_untied", {{add, GONE, 0, NULL}, {bos, GONE, 0, NULL}}, false},
+        {"llama_tied", {{add, GONE, 0, NULL}}, false},
+        {"llama_tied", {{add, BOOL, 1, NULL}}, true},
+        {"qwen2", {{add, GONE, 0, NULL}}, false},
+    };
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(rows); i++) {
+        struct fault f = {.words = NULL};
+        memcpy(f.edits, rows[i].edits, sizeof rows[i].edits);
+        struct cart_model *m = edited(rows[i].model, &f);
+        if (cart_tokenizer_adds_bos(cart_model_tokenizer(m)) != rows[i].added)
+            fail_msg("row %zu: expected %d", i, rows[i].added);
+        cart_model_close(m);
+    }
+}
+
 /* ---- lists ---- */
 
 /* Where the first element of an array of the file begins. */
@@ -736,7 +767,7 @@ int main(void)
         cmocka_unit_test(test_vectors),        cmocka_unit_test(test_tensor_table),
         cmocka_unit_test(test_rotation_keys),  cmocka_unit_test(test_widest_head),
         cmocka_unit_test(test_narrowest_head), cmocka_unit_test(test_nul_in_text),
-        cmocka_unit_test(test_crafted),
+        cmocka_unit_test(test_crafted),        cmocka_unit_test(test_bos),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, setup, teardown);
