@@ -86,8 +86,8 @@ struct cart_tokenizer;
 bool cart_tokenizer_family_adds_bos(const char *pre);
 
 /* CART_EFORMAT: unknown model or pre-tokenizer (named), ids or types out of range, a token twice, a
- * byte without a token, a special token that is too long, a merge that is not two tokens and one space or whose result is no ordinary
- * token. */
+ * byte without a token, a special token that is too long, a merge that is not two tokens and one
+ * space or whose result is no ordinary token. */
 int cart_tokenizer_new(struct cart_tokenizer **out, const struct cart_vocab_source *src,
                        struct cart_err *err) CART_MUST_USE;
 void cart_tokenizer_free(struct cart_tokenizer *t);

@@ -33,8 +33,8 @@ void fuzz_contents(unsigned slot, struct cart_buf *b);
 /* A model of one small layer with a byte vocabulary and ChatML's control tokens; and the same in a slot. */
 const struct cart_model *fuzz_model(void);
 const char *fuzz_model_file(unsigned slot);
-/* Every weight of a model that opened is inside its file, its heads are ones that the kernels have room for, and a token
- * runs through it: rows as f16 take other ways than rows as f32. */
+/* Every weight of a model that opened is inside its file, its heads are ones that the kernels have room for, and a
+ * token runs through it: rows as f16 take other ways than rows as f32. */
 void fuzz_forward(const struct cart_model *m);
 
 #endif
