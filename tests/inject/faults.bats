@@ -71,6 +71,25 @@ faults() {
     return "$wrong"
 }
 
+# blamed FAULT WORDS: sweep says so of a program with that fault alone, and only so.
+blamed() {
+    cart_must_fail 1 "$SWEEP" -m io-fail -o out -- "${SWEEP%sweep}careless" "$1" > said
+    cart_has said "$2"
+    sed '$d' said | grep -vF "$2" && return 1
+    return 0
+}
+
+@test "a file that a crash would lose is seen" {
+    "$SWEEP" -m io-fail -o out -- "${SWEEP%sweep}careless" none
+    blamed no-sync 'rename of a file that is not synced'
+    blamed late-write 'rename of a file that is not synced'
+    blamed no-folder-sync 'rename without a sync of the folder'
+    blamed sync-unheard 'fsync failed, and the status is 0'
+    blamed folder-unheard 'fsync failed, and the status is 0'
+    blamed close-unheard 'close failed, and the status is 0'
+    blamed cut-unheard 'ftruncate failed, and the status is 0'
+}
+
 @test "cart-tokenize: a text" {
     faults "$ALL" -o t -- cart-tokenize -q -o t "$IN/docs/a.txt"
 }

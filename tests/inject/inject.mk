@@ -1,13 +1,13 @@
 # The library that injects faults and the program that tries them all: tests/inject/README.md. Not sanitized: a
 # sanitizer wants to be the first library itself.
 
-INJECT := $(if $(filter release debug cov,$(MODE)),$(B)/inject/shim.so $(B)/inject/sweep)
+INJECT := $(if $(filter release debug cov,$(MODE)),$(addprefix $(B)/inject/,shim.so sweep careless))
 tests: $(INJECT)
 
 $(B)/inject/shim.so: tests/inject/shim.c
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -fPIC -shared -o $@ $< -ldl
-$(B)/inject/sweep: tests/inject/sweep.c
+$(B)/inject/sweep $(B)/inject/careless: $(B)/inject/%: tests/inject/%.c
 	@mkdir -p $(@D)
 	$(call say,LD,$@)$(CC) $(CPPFLAGS_ALL) $(CFLAGS_ALL) -o $@ $<
 

@@ -12,6 +12,8 @@
  *       kill-before    SIGKILL before the n-th change of a file
  *       kill-after     SIGKILL after it; a write has moved half by then
  *   CART_INJECT_COUNT  file that takes the number of points when main returns
+ *   CART_INJECT_LOG    file that takes a line for each call that was made to fail, and of io-fail:0 for each that changed
+ *                      a file: the point, the file's number, that of the folder where it gets a name, what it was
  *   CART_INJECT_SLOW   milliseconds that every fsync takes longer
  *   CART_INJECT_NAMED  set: no file without a name can be opened, as on file systems that lack them */
 #define _GNU_SOURCE
@@ -58,6 +60,7 @@ static unsigned long at;
 static bool no_unnamed;
 static atomic_int on;
 static atomic_ulong count;
+static _Thread_local unsigned long point; /* the last that was counted */
 
 /* The definition of a function that comes after this one. */
 #define NEXT(name)                                                                                 \
@@ -93,7 +96,7 @@ static enum act decide(enum kind kind, size_t bytes, int sys)
 {
     if (!atomic_load(&on) || !counts(kind, bytes))
         return GO;
-    unsigned long n = atomic_fetch_add(&count, 1) + 1;
+    unsigned long n = point = atomic_fetch_add(&count, 1) + 1;
     bool all = mode == ALLOC_REST || mode == DISK_FULL;
     if (at == 0 || n < at || (n > at && !all))
         return GO;
@@ -109,6 +112,74 @@ static enum act decide(enum kind kind, size_t bytes, int sys)
     default:
         return FAIL;
     }
+}
+
+/* ---- the log ---- */
+
+struct who {
+    unsigned long long file, folder;
+    bool nameless; /* what is lost with such a file nobody misses */
+};
+
+/* Descriptors through which a file was changed and not synced since. */
+static atomic_bool unsynced[1024];
+
+static const char *log_path;
+static char log_text[(size_t)1 << 20];
+static atomic_size_t log_bytes;
+
+static struct who of_fd(int fd)
+{
+    struct stat st;
+    struct who w = {0};
+    int sys = errno;
+    if (log_path && fstat(fd, &st) == 0) {
+        w.file = st.st_ino;
+        w.nameless = st.st_nlink == 0;
+    }
+    errno = sys;
+    return w;
+}
+
+static struct who of_names(int a, const char *from, int b, const char *to)
+{
+    struct stat st;
+    struct who w = {0};
+    char folder[4096];
+    int sys = errno;
+    if (log_path && fstatat(a, from, &st, 0) == 0)
+        w.file = st.st_ino;
+    snprintf(folder, sizeof folder, "%s", to);
+    char *slash = strrchr(folder, '/');
+    if (slash)
+        slash[slash == folder] = '\0';
+    if (log_path && fstatat(b, slash ? folder : ".", &st, 0) == 0)
+        w.folder = st.st_ino;
+    errno = sys;
+    return w;
+}
+
+static void changed(int fd, bool yes)
+{
+    if (fd >= 0 && (size_t)fd < sizeof unsynced / sizeof *unsynced)
+        atomic_store(&unsynced[fd], yes);
+}
+
+static void note(enum act act, const char *name, struct who w, bool done)
+{
+    char line[100];
+    int sys = errno;
+    if (!log_path || !atomic_load(&on) || (act != FAIL && !(mode == IO_FAIL && at == 0 && done)))
+        return;
+    size_t n =
+        (size_t)snprintf(line, sizeof line, "%lu %llu %llu %s\n", point, w.file, w.folder, name);
+    size_t place = atomic_fetch_add(&log_bytes, n);
+    if (place + n > sizeof log_text) {
+        fprintf(stderr, "shim: CART_INJECT_LOG: more than %zu bytes\n", sizeof log_text);
+        _exit(99);
+    }
+    memcpy(log_text + place, line, n);
+    errno = sys;
 }
 
 static void after(enum act act)
@@ -201,6 +272,8 @@ ssize_t write(int fd, const void *p, size_t n)
     NEXT(write);
     enum act act = decide(TRANSFER_OUT, n, EIO);
     ssize_t put = act == FAIL ? -1 : next(fd, p, HALVED(act, n));
+    note(act, "write", of_fd(fd), put >= 0);
+    changed(fd, true);
     after(act);
     return put;
 }
@@ -210,6 +283,8 @@ ssize_t pwrite(int fd, const void *p, size_t n, off_t offset)
     NEXT(pwrite);
     enum act act = decide(TRANSFER_OUT, n, EIO);
     ssize_t put = act == FAIL ? -1 : next(fd, p, HALVED(act, n), offset);
+    note(act, "write", of_fd(fd), put >= 0);
+    changed(fd, true);
     after(act);
     return put;
 }
@@ -225,16 +300,20 @@ ssize_t writev(int fd, const struct iovec *v, int n)
     NEXT(writev);
     enum act act = decide(TRANSFER_OUT, n > 1 ? 2 : 0, EIO);
     ssize_t put = act == FAIL ? -1 : next(fd, v, act == HALF ? 1 : n);
+    note(act, "write", of_fd(fd), put >= 0);
+    changed(fd, true);
     after(act);
     return put;
 }
 
 /* ---- changes and looks ---- */
 
-#define CALL(kind, name, ...)                                                                      \
+#define CALL(kind, whose, name, ...)                                                               \
     NEXT(name);                                                                                    \
+    struct who w = whose;                                                                          \
     enum act act = decide(kind, 0, EIO);                                                           \
     int r = act == FAIL ? -1 : next(__VA_ARGS__);                                                  \
+    note(act, #name, w, r == 0);                                                                   \
     after(act);                                                                                    \
     return r
 
@@ -243,17 +322,20 @@ int fsync(int fd)
     const char *slow = getenv("CART_INJECT_SLOW");
     if (slow)
         (void)poll(NULL, 0, atoi(slow));
-    CALL(CHANGE, fsync, fd);
+    changed(fd, false);
+    CALL(CHANGE, of_fd(fd), fsync, fd);
 }
 
 int fdatasync(int fd)
 {
-    CALL(CHANGE, fdatasync, fd);
+    changed(fd, false);
+    CALL(CHANGE, of_fd(fd), fdatasync, fd);
 }
 
 int ftruncate(int fd, off_t n)
 {
-    CALL(CHANGE, ftruncate, fd, n);
+    changed(fd, true);
+    CALL(CHANGE, of_fd(fd), ftruncate, fd, n);
 }
 
 int ftruncate64(int fd, off_t n)
@@ -263,32 +345,32 @@ int ftruncate64(int fd, off_t n)
 
 int rename(const char *from, const char *to)
 {
-    CALL(CHANGE, rename, from, to);
+    CALL(CHANGE, of_names(AT_FDCWD, from, AT_FDCWD, to), rename, from, to);
 }
 
 int renameat(int a, const char *from, int b, const char *to)
 {
-    CALL(CHANGE, renameat, a, from, b, to);
+    CALL(CHANGE, of_names(a, from, b, to), renameat, a, from, b, to);
 }
 
 int link(const char *from, const char *to)
 {
-    CALL(CHANGE, link, from, to);
+    CALL(CHANGE, of_names(AT_FDCWD, from, AT_FDCWD, to), link, from, to);
 }
 
 int linkat(int a, const char *from, int b, const char *to, int flags)
 {
-    CALL(CHANGE, linkat, a, from, b, to, flags);
+    CALL(CHANGE, of_names(a, from, b, to), linkat, a, from, b, to, flags);
 }
 
 int unlink(const char *path)
 {
-    CALL(REMOVAL, unlink, path);
+    CALL(REMOVAL, (struct who){0}, unlink, path);
 }
 
 int fchmod(int fd, mode_t bits)
 {
-    CALL(CHANGE, fchmod, fd, bits);
+    CALL(CHANGE, of_fd(fd), fchmod, fd, bits);
 }
 
 off_t lseek(int fd, off_t offset, int whence)
@@ -324,6 +406,11 @@ static int open_as(int dir, const char *path, int flags, mode_t bits)
     }
     enum act act = decide(flags & O_CREAT || unnamed ? CHANGE : LOOK, 0, EIO);
     int fd = act == FAIL ? -1 : next(dir, path, flags, bits);
+    note(act,
+         unnamed           ? "open without a name"
+         : flags & O_CREAT ? "creation"
+                           : "open",
+         of_fd(fd), false);
     after(act);
     return fd;
 }
@@ -356,8 +443,14 @@ int openat(int dir, const char *path, int flags, ...)
 int close(int fd)
 {
     NEXT(close);
+    struct who w = of_fd(fd);
     int r = next(fd);
-    return decide(LOOK, 0, EIO) == FAIL ? -1 : r;
+    enum act act = decide(LOOK, 0, EIO);
+    bool late =
+        fd >= 0 && (size_t)fd < sizeof unsynced / sizeof *unsynced && unsynced[fd] && !w.nameless;
+    note(act, late ? "close" : "close of nothing new", w, false);
+    changed(fd, false);
+    return act == FAIL ? -1 : r;
 }
 
 /* ---- the start ---- */
@@ -367,7 +460,12 @@ static int (*program_main)(int, char **, char **);
 static void report(void)
 {
     const char *path = getenv("CART_INJECT_COUNT");
-    FILE *f = path ? fopen(path, "w") : NULL;
+    FILE *f = log_path ? fopen(log_path, "w") : NULL;
+    if (f) {
+        fwrite(log_text, 1, atomic_load(&log_bytes), f);
+        fclose(f);
+    }
+    f = path ? fopen(path, "w") : NULL;
     if (f) {
         fprintf(f, "%lu\n", atomic_load(&count));
         fclose(f);
@@ -387,6 +485,7 @@ static int counted_main(int argc, char **argv, char **env)
     }
     at = strtoul(colon + 1, NULL, 10);
     no_unnamed = getenv("CART_INJECT_NAMED") != NULL;
+    log_path = getenv("CART_INJECT_LOG");
     unsetenv("LD_PRELOAD");
     atomic_store(&on, 1);
     int status = program_main(argc, argv, env);

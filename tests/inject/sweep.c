@@ -1,11 +1,13 @@
 /* Runs a command once for every point at which a call of it can be made to fail (tests/inject/shim.c), and says what
  * went wrong after it: a signal, a status that is not documented, words that are not one line of the program, an
  * output that is neither whole nor what it was, litter, a lost state, a second run that does not end in the bytes of
- * a run without faults.
+ * a run without faults. Of a call whose failure shows in no file now, but in what a crash would leave, status 0 is
+ * wrong; and so is a run that names a file before it is synced, or does not sync the folder after it.
  *
  *   sweep [-k COUNT] -m MODE [-d START] [-i STDIN] [-o OUTPUT]... [-s STATE]... [-r ARGUMENT] [-x WORDS]
  *         [-n] -- COMMAND...
- *     -k  tries only the last COUNT points, where files are published, and COUNT at even distances before them
+ *     -k  tries only the last COUNT points, where files are published, COUNT at even distances before them, and of
+ *         io-fail all calls that sync a file
  *     -d  folder whose files lie in the working folder before each run
  *     -o  a file that the command makes     -s  a file that may stay when it fails, and goes when it is done
  *     -r  what the command is given when it is run again after a failure
@@ -28,6 +30,7 @@
 
 #define MAX_FILES 16
 #define MAX_SHOWN 8
+#define MAX_ALWAYS 64
 #define GIVEN_UP 200
 #define SECONDS 120 /* of one run; more is a hang */
 
@@ -53,10 +56,12 @@ struct sweep {
     char **command; /* ends with NULL */
     const char *program;
     bool named;
-    char folder[64], words[80], shim[4096], count[80]; /* scratch */
-    struct list before, whole; /* the folder before any run, and after one without faults */
-    struct blob whole_out;     /* standard output of that one */
-    unsigned long some;        /* of -k; 0: all points */
+    char folder[64], words[80], shim[4096], count[80], log[80]; /* scratch */
+    struct list before, whole;        /* the folder before any run, and after one without faults */
+    struct blob whole_out;            /* standard output of that one */
+    unsigned long some;               /* of -k; 0: all points */
+    unsigned long always[MAX_ALWAYS]; /* points that are tried all the same */
+    size_t n_always;
     unsigned long points, tried, wrong;
 };
 
@@ -182,6 +187,7 @@ static void become(const struct sweep *s, const char *fault, bool again)
         setenv("LD_PRELOAD", s->shim, 1);
         setenv("CART_INJECT", fault, 1);
         setenv("CART_INJECT_COUNT", s->count, 1);
+        setenv("CART_INJECT_LOG", s->log, 1);
         if (s->named)
             setenv("CART_INJECT_NAMED", "1", 1);
     }
@@ -194,6 +200,7 @@ static void become(const struct sweep *s, const char *fault, bool again)
 static int run(const struct sweep *s, const char *fault, bool again)
 {
     int status;
+    (void)unlink(s->log);
     pid_t pid = fork();
     if (pid < 0)
         die("fork");
@@ -292,6 +299,85 @@ static void judge_output(struct sweep *s, unsigned long n, bool *wrong, bool don
     free(out.data);
 }
 
+/* ---- the verdict on the log of calls ---- */
+
+struct call {
+    unsigned long point;
+    unsigned long long file, folder; /* their numbers; 0: unknown, none */
+    char name[32];
+};
+
+/* The next line of the log; false: there is none. */
+static bool next_call(const char **at, struct call *c)
+{
+    int used = 0;
+    bool yes = *at && sscanf(*at, "%lu %llu %llu %31[^\n]%n", &c->point, &c->file, &c->folder,
+                             c->name, &used) == 4;
+    *at = yes ? *at + used : NULL;
+    return yes;
+}
+
+/* A failure must be said. Not among these calls: linkat, since a file without a name whose final one is taken gets a
+ * temporary one; opening a file without a name, which some file systems lack; unlink, of which a lost result shows
+ * as litter; closing what is synced already; all that read, since what they lack shows in the output. */
+static bool must_be_said(const char *name)
+{
+    static const char *const calls[] = {"write",    "fsync", "fdatasync", "ftruncate", "rename",
+                                        "renameat", "link",  "fchmod",    "creation",  "close"};
+    return is_one_of(name, calls, sizeof calls / sizeof *calls);
+}
+
+static void judge_failed_call(struct sweep *s, unsigned long n, bool *wrong)
+{
+    struct blob log = slurp("/", s->log + 1);
+    const char *at = (char *)log.data;
+    for (struct call c; next_call(&at, &c);)
+        if (must_be_said(c.name))
+            blame(s, n, wrong, "%s failed, and the status is 0", c.name);
+    free(log.data);
+}
+
+static bool names(const struct call *c)
+{
+    return strcmp(c->name, "rename") == 0 || strcmp(c->name, "renameat") == 0 ||
+           strcmp(c->name, "link") == 0 || strcmp(c->name, "linkat") == 0;
+}
+
+static bool syncs(const struct call *c)
+{
+    return strcmp(c->name, "fsync") == 0 || strcmp(c->name, "fdatasync") == 0;
+}
+
+/* What a crash right after a file got its name, or after the end, would leave: the file is synced since it was last
+ * changed, before it gets a name and to the end, and its folder after. */
+static void judge_order(struct sweep *s)
+{
+    struct blob log = slurp("/", s->log + 1);
+    const char *at = (char *)log.data;
+    bool wrong = false;
+    for (struct call c, d; next_call(&at, &c);) {
+        if (syncs(&c) && s->n_always < MAX_ALWAYS)
+            s->always[s->n_always++] = c.point;
+        if (!names(&c))
+            continue;
+        const char *place = (char *)log.data;
+        bool synced = false, folder = false;
+        while (place != at && next_call(&place, &d))
+            synced = d.file == c.file ? syncs(&d) || (synced && names(&d)) : synced;
+        if (!synced)
+            blame(s, 0, &wrong, "%s of a file that is not synced", c.name);
+        while (next_call(&place, &d)) {
+            folder = folder || (d.file == c.folder && syncs(&d));
+            synced = d.file == c.file ? syncs(&d) || (synced && names(&d)) : synced;
+        }
+        if (!synced)
+            blame(s, 0, &wrong, "%s, then a change that is not synced", c.name);
+        if (!folder)
+            blame(s, 0, &wrong, "%s without a sync of the folder", c.name);
+    }
+    free(log.data);
+}
+
 static bool untouched(const struct sweep *s)
 {
     struct list now = read_folder(s->folder);
@@ -327,6 +413,8 @@ static void try_point(struct sweep *s, unsigned long n)
     free(words.data);
     judge_files(s, n, &wrong, done, killed);
     judge_output(s, n, &wrong, done);
+    if (done && !harmless)
+        judge_failed_call(s, n, &wrong);
     if (!done && !wrong && !untouched(s)) {
         status = run(s, NULL, true);
         if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
@@ -360,6 +448,14 @@ static void run_whole(struct sweep *s)
         }
 }
 
+static bool is_always(const struct sweep *s, unsigned long n)
+{
+    for (size_t i = 0; i < s->n_always; i++)
+        if (s->always[i] == n)
+            return true;
+    return false;
+}
+
 static unsigned long count_points(struct sweep *s)
 {
     char fault[64];
@@ -370,6 +466,7 @@ static unsigned long count_points(struct sweep *s)
     if (status != 0)
         blame(s, 0, &wrong, "counting: wait status %d", status);
     judge_files(s, 0, &wrong, true, false);
+    judge_order(s);
     struct blob b = slurp("/", s->count + 1);
     unsigned long n = b.data ? strtoul((char *)b.data, NULL, 10) : 0;
     if (n == 0 && !wrong)
@@ -445,13 +542,14 @@ int main(int argc, char **argv)
         die(s.folder);
     snprintf(s.words, sizeof s.words, "%s.err", s.folder);
     snprintf(s.count, sizeof s.count, "%s.count", s.folder);
+    snprintf(s.log, sizeof s.log, "%s.log", s.folder);
     if (s.start)
         s.before = read_folder(s.start);
     run_whole(&s);
     s.points = count_points(&s);
     unsigned long every = s.some && s.points > 2 * s.some ? (s.points - s.some) / s.some : 1;
     for (unsigned long n = 1; n <= s.points && s.wrong < GIVEN_UP; n++)
-        if (n % every == 0 || n + s.some > s.points)
+        if (n % every == 0 || n + s.some > s.points || is_always(&s, n))
             try_point(&s, n);
     printf("%lu %lu %lu\n", s.points, s.tried, s.wrong);
     s.before.n = 0;
@@ -462,5 +560,6 @@ int main(int argc, char **argv)
     unlink(out);
     unlink(s.words);
     unlink(s.count);
+    unlink(s.log);
     return s.wrong > 0;
 }
