@@ -186,6 +186,25 @@ static int bind_draft(struct cart_cartridge *c, const struct cart_model *m, stru
     return 0;
 }
 
+/* Rows of another shape than the model's say more than fingerprints of it do. */
+static int name_shape(const struct cart_st *st, const struct cart_model *m, int r,
+                      struct cart_err *err)
+{
+    const struct cart_st_tensor *rows = cart_st_find(st, "layers.0.k");
+    const struct cart_layer *l = &m->layers[0];
+    size_t layers = 0, layer, which;
+    for (size_t i = 0; i < st->n; i++)
+        if (cart_rows_parse_name(st->tensors[i].name, &layer, &which) && layer >= layers)
+            layers = layer + 1;
+    if (!rows || rows->rank != 3 ||
+        (layers == m->L && rows->shape[1] == l->HK && rows->shape[2] == l->DH))
+        return r;
+    return cart_err_set(err, r,
+                        "made for another model: expected %zu layers of %zu KV heads of width "
+                        "%zu, found %zu layers of %zu KV heads of width %zu",
+                        m->L, l->HK, l->DH, layers, rows->shape[1], rows->shape[2]);
+}
+
 static int open_parsed(struct cart_cartridge *c, const struct cart_model *m,
                        const struct cart_cartridge_options *opt, struct cart_note *note,
                        struct cart_err *err)
@@ -199,7 +218,7 @@ static int open_parsed(struct cart_cartridge *c, const struct cart_model *m,
     if (claims.described) {
         bool other = opt && opt->allow_other_weights;
         if ((r = cart_claims_match(&claims, m, other, note, err)) < 0)
-            return r;
+            return r == CART_EMATCH ? name_shape(&p->st, m, r, err) : r;
     } else {
         cart_note_add(note, "no cart metadata: accepted on matching geometry alone");
     }

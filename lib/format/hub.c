@@ -242,6 +242,11 @@ static int open_files(struct cart_hub *h, const char *path, struct cart_err *err
                          "%s: expected a GGUF file, or a directory with config.json and "
                          "SafeTensors, found no config.json",
                          h->dir);
+    if (r == 0 && root && !index && !json_object_get(root, "model_type"))
+        r = cart_err_set(err, CART_EFORMAT,
+                         "%s: expected a GGUF file, or the directory of a model or its "
+                         "config.json, found JSON without model_type",
+                         path);
     if (r == 0 && root && !index)
         h->config = json_incref(root);
     else if (r == 0)

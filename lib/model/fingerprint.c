@@ -112,18 +112,35 @@ int cart_fingerprint_weights(const struct cart_model *m, char out[33], struct ca
     return 0;
 }
 
+/* Of a template, by its digest, as a profile writes it. */
+static void template_of(const struct cart_chat *chat, const char *profile, char out[33])
+{
+    char text[128];
+    unsigned char digest[16];
+    int n = snprintf(text, sizeof text, "%s %s", cart_chat_digest(chat), profile);
+    cart_hash_bytes(text, (size_t)n, digest);
+    hex_of(digest, out);
+}
+
+/* The profile under which the model's template has this fingerprint, or NULL. */
+static const char *profile_of(const struct cart_model *m, const char *found)
+{
+    const char *name = NULL;
+    for (size_t i = 0; m->priv->chat && (name = cart_chat_profile_at(i)) != NULL; i++) {
+        char of[33];
+        template_of(m->priv->chat, name, of);
+        if (strcmp(of, found) == 0)
+            break;
+    }
+    return name;
+}
+
 int cart_fingerprints_make(struct cart_model *m, struct cart_err *err)
 {
     snprintf(m->fp.tokenizer, sizeof m->fp.tokenizer, "%s",
              cart_tokenizer_fingerprint(m->priv->tokenizer));
-    if (m->priv->chat) {
-        char text[128];
-        int n = snprintf(text, sizeof text, "%s %s", cart_chat_digest(m->priv->chat),
-                         cart_chat_profile(m->priv->chat));
-        unsigned char digest[16];
-        cart_hash_bytes(text, (size_t)n, digest);
-        hex_of(digest, m->fp.chat);
-    }
+    if (m->priv->chat)
+        template_of(m->priv->chat, cart_chat_profile(m->priv->chat), m->fp.chat);
     return geometry(m, err);
 }
 
@@ -162,6 +179,12 @@ int cart_fingerprints_check(const struct cart_model *m, const json_t *fp, bool a
         if (r < 0)
             return r;
         bool both = *found && *parts[i].mine;
+        const char *profile = both && parts[i].mine == m->fp.chat ? profile_of(m, found) : NULL;
+        if (profile && strcmp(found, parts[i].mine) != 0)
+            return cart_err_set(err, CART_EMATCH,
+                                "%s: made with another chat profile: expected %s, found %s, which "
+                                "--profile %s asks for",
+                                what, cart_chat_profile(m->priv->chat), profile, profile);
         if (both && parts[i].strict && strcmp(found, parts[i].mine) != 0)
             return cart_err_set(err, CART_EMATCH, "%s: %s: %s fingerprint: expected %s, found %s",
                                 what, parts[i].hint, parts[i].key, parts[i].mine, found);

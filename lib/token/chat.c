@@ -140,10 +140,23 @@ int cart_chat_render(const struct cart_chat *c, const struct cart_chat_message *
     return r;
 }
 
+static int refuse_name(const char *name, struct cart_err *err)
+{
+    char list[100], shown[64];
+    size_t at = 0;
+    for (size_t i = 0; cart_chat_profile_at(i) != NULL && at < sizeof list; i++)
+        at += (size_t)snprintf(list + at, sizeof list - at, "%s%s",
+                               i == 0                                ? ""
+                               : cart_chat_profile_at(i + 1) != NULL ? ", "
+                                                                     : " or ",
+                               cart_chat_profile_at(i));
+    return cart_err_set(err, CART_EUSAGE, "chat profile: expected %s, found '%s'", list,
+                        cart_err_escape(shown, sizeof shown, name, strlen(name)));
+}
+
 static int choose(struct cart_chat *c, const char *text, size_t n, const char *name,
                   struct cart_err *err)
 {
-    char shown[64];
     if (text != NULL) {
         unsigned char digest[32];
         cart_sha256(text, n, digest);
@@ -151,12 +164,7 @@ static int choose(struct cart_chat *c, const char *text, size_t n, const char *n
     }
     if (name != NULL) {
         c->profile = cart_chat_profile_by_name(name);
-        if (c->profile == NULL)
-            return cart_err_set(
-                err, CART_EUSAGE,
-                "chat profile: expected chatml, smollm2, qwen2.5, qwen3 or llama3, found '%s'",
-                cart_err_escape(shown, sizeof shown, name, strlen(name)));
-        return 0;
+        return c->profile != NULL ? 0 : refuse_name(name, err);
     }
     if (text == NULL)
         return cart_err_set(err, CART_EFORMAT, "no chat template; --profile NAME names one");
@@ -168,8 +176,8 @@ static int choose(struct cart_chat *c, const char *text, size_t n, const char *n
     return 0;
 }
 
-/* The control tokens of the profile, each one token of the vocabulary. */
-static int check_controls(const struct cart_chat *c, struct cart_err *err)
+/* The control tokens of the profile, each one token of the vocabulary; code where that lacks one. */
+static int check_controls(const struct cart_chat *c, int code, struct cart_err *err)
 {
     const char *const texts[] = {c->profile->open, c->profile->opened, c->profile->end};
     for (size_t i = 0; i < CART_COUNTOF(texts); i++) {
@@ -177,13 +185,12 @@ static int check_controls(const struct cart_chat *c, struct cart_err *err)
             continue;
         size_t n = (size_t)(strchr(texts[i], '>') - texts[i]) + 1;
         if (!cart_tokenizer_is_special(c->t, cart_tokenizer_find(c->t, texts[i], n)))
-            return cart_err_set(err, CART_EFORMAT,
-                                "chat template %s: the vocabulary has no control token %.*s",
+            return cart_err_set(err, code,
+                                "chat profile %s: the vocabulary has no control token %.*s",
                                 c->profile->name, (int)n, texts[i]);
     }
     if (c->profile->starts_with_bos && cart_tokenizer_bos(c->t) == CART_TOKEN_NONE)
-        return cart_err_set(err, CART_EFORMAT,
-                            "chat template %s: the vocabulary names no bos token",
+        return cart_err_set(err, code, "chat profile %s: the vocabulary names no bos token",
                             c->profile->name);
     return 0;
 }
@@ -223,7 +230,7 @@ int cart_chat_new(struct cart_chat **out, const struct cart_tokenizer *t, const 
     c->t = t;
     int r = choose(c, template_text, n, profile, err);
     if (r == 0)
-        r = check_controls(c, err);
+        r = check_controls(c, profile != NULL ? CART_EUSAGE : CART_EFORMAT, err);
     if (r == 0)
         r = precompute(c, err);
     if (r < 0)

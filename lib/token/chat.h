@@ -21,12 +21,13 @@ struct cart_chat;
  * and not kept. profile NULL: by the digest; a name: that one whatever the text. t is borrowed and
  * must outlive the chat. CART_EFORMAT: unknown template ("unsupported chat template: sha256 ...;
  * --profile NAME names one"), no template, a vocabulary without the profile's control tokens;
- * CART_EUSAGE: unknown profile name. */
+ * CART_EUSAGE: a name of no profile, or of one whose control tokens the vocabulary lacks. */
 int cart_chat_new(struct cart_chat **out, const struct cart_tokenizer *t, const char *template_text,
                   size_t n, const char *profile, struct cart_err *err) CART_MUST_USE;
 void cart_chat_free(struct cart_chat *c);
 
 const char *cart_chat_profile(const struct cart_chat *c); /* its name */
+const char *cart_chat_profile_at(size_t i);               /* names of all; NULL after the last */
 const char *cart_chat_digest(
     const struct cart_chat *c); /* SHA-256 of the template text in hex, "" if there was none */
 bool cart_chat_has_thinking(const struct cart_chat *c); /* the profile knows reasoning spans */

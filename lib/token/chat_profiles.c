@@ -126,6 +126,11 @@ static const struct cart_chat_profile profiles[] = {
      .render = render_llama3},
 };
 
+const char *cart_chat_profile_at(size_t i)
+{
+    return i < CART_COUNTOF(profiles) ? profiles[i].name : NULL;
+}
+
 const struct cart_chat_profile *cart_chat_profile_by_name(const char *name)
 {
     for (size_t i = 0; i < CART_COUNTOF(profiles); i++)

@@ -109,8 +109,23 @@ setup() {
     cart_must_fail 2 cart-ask -c c.safetensors --text a.txt 'How?'
     cart_must_fail 3 cart-ask -c a.txt 'How?'
     cart_must_fail 5 cart-ask -c absent.safetensors 'How?'
+    cart_must_fail 2 cart-ask --profile llama3 -c c.safetensors 'How?' 2>log
+    cart_equal 'cart-ask: chat profile llama3: the vocabulary has no control token <|start_header_id|>' "$(cat log)"
+    cart_must_fail 4 cart-ask --profile smollm2 -c c.safetensors 'How?' 2>log
+    cart_equal 'cart-ask: c.safetensors: cartridge: made with another chat profile: expected smollm2, found chatml, which --profile chatml asks for' "$(cat log)"
     cart_tiny qwen3
-    cart_must_fail 4 cart-ask -c c.safetensors 'How?'
+    cart_must_fail 4 cart-ask -c c.safetensors 'How?' 2>log
+    cart_has log 'made for another model: expected 4 layers of 2 KV heads of width 32, found 4 layers of 2 KV heads of width 16'
+}
+
+@test "every page with --profile names the profiles that there are" {
+    local page name
+    cart_must_fail 2 cart-ask --profile nope 'How?' 2>log
+    sed -n "s/.*expected \(.*\), found 'nope'$/\1/p" log | sed 's/, / /g; s/ or / /' > names
+    [ "$(wc -w < names)" -ge 5 ]
+    for page in "$CART_ROOT/man/cart.7" $(grep -lE '^\.It .*(-|Fl )profile Ar' "$CART_ROOT"/man/*.1); do
+        for name in $(cat names); do grep -qE "^\.Cm (.* )?${name//./\\.}( |\$)" "$page" || { echo "$page: no $name" >&2; return 1; }; done
+    done
 }
 
 @test "documents passed over are counted, and named where more is asked for, as cart-tokenize names them" {

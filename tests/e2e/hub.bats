@@ -100,6 +100,8 @@ run_whole() {
     mkdir empty
     cart_must_fail 3 cart-tokenize -q -m empty -o x text.md 2> err
     cart_equal 'cart-tokenize: empty: expected a GGUF file, or a directory with config.json and SafeTensors, found no config.json' "$(cat err)"
+    cart_must_fail 3 cart-tokenize -q -m d/tokenizer.json -o x text.md 2> err
+    cart_equal 'cart-tokenize: d/tokenizer.json: expected a GGUF file, or the directory of a model or its config.json, found JSON without model_type' "$(cat err)"
     # The content makes it a file of JSON, not the name.
     cp d/config.json d/conf
     for o in d/model-00001-of-00002.safetensors d/new d/tokenizer.json; do

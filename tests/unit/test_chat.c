@@ -281,7 +281,7 @@ static void test_refusals(void **state)
     assert_int_equal(cart_chat_new(&c, f.v.t, NULL, 0, NULL, &err), CART_EFORMAT);
     assert_int_equal(cart_chat_new(&c, f.v.t, NULL, 0, "zephyr", &err), CART_EUSAGE);
     assert_non_null(strstr(err.msg, "'zephyr'"));
-    assert_int_equal(cart_chat_new(&c, f.v.t, NULL, 0, "llama3", &err), CART_EFORMAT);
+    assert_int_equal(cart_chat_new(&c, f.v.t, NULL, 0, "llama3", &err), CART_EUSAGE);
     assert_non_null(strstr(err.msg, "<|start_header_id|>"));
     assert_null(c);
     assert_int_equal(cart_ids_push(&ids, 5, NULL), 0);
