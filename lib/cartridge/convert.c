@@ -168,11 +168,6 @@ static int extend_history(json_t *meta, const char *old, const char *dtype, cons
 
     if (r < 0)
         goto out;
-    if (!json_is_array(list)) {
-        json_decref(list);
-        r = cart_err_set(err, CART_EFORMAT, "%s: cart.history: expected a JSON array", what);
-        goto out;
-    }
     if ((head = json_pack("{s: o}", "history", list)) == NULL ||
         (list = cart_history_extend(head, "cart-view", options, NULL, err)) == NULL) {
         r = cart_err_memory(err, "history", 0);

@@ -1,5 +1,6 @@
 #include "cartridge/metadata.h"
 
+#include "stream/kinds.h"
 #include "tensor/matmul.h"
 
 #include <stdio.h>
@@ -52,37 +53,110 @@ static int parse_number(const json_t *metadata, const char *key, uint64_t max, b
     return 0;
 }
 
-/* One of two words. */
-static int parse_word(const json_t *metadata, const char *key, const char *a, const char *b,
-                      const char **out, struct cart_err *err)
+static int refused(const char *key, const char *expected, const char *found, struct cart_err *err)
 {
-    const char *s = json_string_value(json_object_get(metadata, key));
-    char shown[40];
-    if (!s)
-        return cart_err_set(err, CART_EFORMAT, "metadata: %s is missing", key);
-    if (strcmp(s, a) != 0 && strcmp(s, b) != 0)
-        return cart_err_set(err, CART_EFORMAT, "metadata: %s: expected %s or %s, found \"%s\"", key,
-                            a, b, cart_err_escape(shown, sizeof shown, s, strlen(s)));
-    *out = s;
+    char shown[48];
+    return cart_err_set(err, CART_EFORMAT, "metadata: %s: expected %s, found \"%s\"", key, expected,
+                        cart_err_escape(shown, sizeof shown, found, strlen(found)));
+}
+
+static bool is_hash(const char *s)
+{
+    return strlen(s) == 32 && strspn(s, "0123456789abcdef") == 32;
+}
+
+static bool is_name(const char *s)
+{
+    size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-");
+    return n > 0 && n < 64 && s[n] == '\0';
+}
+
+static bool is_order(const char *s)
+{
+    return strcmp(s, "interleaved") == 0 || strcmp(s, "half") == 0;
+}
+
+static bool is_precision(const char *s)
+{
+    return strcmp(s, "f32") == 0 || strcmp(s, "bf16") == 0;
+}
+
+static bool is_dtype(const char *s)
+{
+    return is_precision(s) || strcmp(s, "f16") == 0;
+}
+
+/* The members that are neither numbers nor free text. Not every model has a template, and not of all
+ * rows is a corpus known. */
+static int check_words(const json_t *metadata, struct cart_err *err)
+{
+    static const struct {
+        const char *key;
+        bool required;
+        bool (*is)(const char *);
+        const char *expected;
+    } words[] = {
+        {"cart.geometry", true, is_hash, "32 hexadecimal digits"},
+        {"cart.tokenizer", true, is_hash, "32 hexadecimal digits"},
+        {"cart.weights", true, is_hash, "32 hexadecimal digits"},
+        {"cart.template", false, is_hash, "32 hexadecimal digits"},
+        {"cart.corpus", false, is_hash, "32 hexadecimal digits"},
+        {"cart.profile", false, is_name, "the name of a chat profile"},
+        {"cart.dtype", false, is_dtype, "f32, f16 or bf16"},
+        {"cart.rope_order", true, is_order, "interleaved or half"},
+        {"cart.precision", true, is_precision, "f32 or bf16"},
+    };
+    for (size_t i = 0; i < CART_COUNTOF(words); i++) {
+        const char *s = json_string_value(json_object_get(metadata, words[i].key));
+        if (!s && words[i].required)
+            return cart_err_set(err, CART_EFORMAT, "metadata: %s is missing", words[i].key);
+        if (s && !words[i].is(s))
+            return refused(words[i].key, words[i].expected, s, err);
+    }
     return 0;
 }
 
-/* 32 hexadecimal digits each, which a template's may lack: not every model has one. */
-static int check_fingerprints(const json_t *metadata, struct cart_err *err)
+/* A member that is JSON inside its string. */
+static int check_json(const json_t *metadata, const struct cart_kind_field *field,
+                      struct cart_err *err)
 {
-    static const char *const keys[] = {"cart.geometry", "cart.tokenizer", "cart.weights",
-                                       "cart.template"};
-    for (size_t i = 0; i < CART_COUNTOF(keys); i++) {
-        const char *s = json_string_value(json_object_get(metadata, keys[i]));
-        char shown[48];
-        if (!s && i < 3)
-            return cart_err_set(err, CART_EFORMAT, "metadata: %s is missing", keys[i]);
-        if (s && (strlen(s) != 32 || strspn(s, "0123456789abcdef") != 32))
+    const json_t *text = json_object_get(metadata, field->name);
+    char what[40];
+    json_t *v = NULL;
+    if (!text)
+        return 0;
+    snprintf(what, sizeof what, "metadata: %s", field->name);
+    int r = cart_json_parse(&v, json_string_value(text), json_string_length(text), what, err);
+    if (r < 0)
+        return r;
+    json_t *o = json_pack("{s:o}", field->name, v);
+    r = o ? cart_fields_check(o, field, 1, "metadata", CART_EFORMAT, err)
+          : cart_err_memory(err, "metadata", 0);
+    json_decref(o);
+    return r;
+}
+
+/* Whether each member of ours has the form that cart-cartridge(5) gives it. None has a NUL, which
+ * would hide what is behind it. */
+static int check_forms(const json_t *metadata, struct cart_err *err)
+{
+    static const struct cart_kind_field inner[] = {
+        {"cart.recipe", CART_FIELD_OBJECT, true, 0, NULL},
+        {"cart.history", CART_FIELD_HISTORY, true, 0, NULL},
+    };
+    int r = 0;
+    for (size_t i = 0; i < CART_COUNTOF(known_keys); i++) {
+        const json_t *v = json_object_get(metadata, known_keys[i]);
+        if (v && !cart_json_word(v))
             return cart_err_set(err, CART_EFORMAT,
-                                "metadata: %s: expected 32 hexadecimal digits, found \"%s\"",
-                                keys[i], cart_err_escape(shown, sizeof shown, s, strlen(s)));
+                                "metadata: %s: expected text without NUL, found one",
+                                known_keys[i]);
     }
-    return 0;
+    if ((r = check_words(metadata, err)) < 0)
+        return r;
+    for (size_t i = 0; i < CART_COUNTOF(inner) && r == 0; i++)
+        r = check_json(metadata, &inner[i], err);
+    return r;
 }
 
 static void note_unknown(const json_t *metadata, struct cart_note *note)
@@ -116,7 +190,7 @@ int cart_claims_parse(struct cart_claims *c, const json_t *metadata, struct cart
             cart_err_escape(shown, sizeof shown, version, strlen(version)), CART_CARTRIDGE_VERSION);
     }
     uint64_t p = 0, frozen = 0, first = 0;
-    int r = check_fingerprints(metadata, err);
+    int r = check_forms(metadata, err);
     if (r < 0)
         return r;
     if ((r = parse_number(metadata, "cart.p", CART_CARTRIDGE_MAX_P, true, &p, err)) < 0 ||
@@ -127,10 +201,7 @@ int cart_claims_parse(struct cart_claims *c, const json_t *metadata, struct cart
     c->p = (size_t)p;
     c->frozen = (size_t)frozen;
     c->first_position = (size_t)first;
-    const char *order, *precision;
-    if ((r = parse_word(metadata, "cart.rope_order", "interleaved", "half", &order, err)) < 0 ||
-        (r = parse_word(metadata, "cart.precision", "f32", "bf16", &precision, err)) < 0)
-        return r;
+    const char *order = json_string_value(json_object_get(metadata, "cart.rope_order"));
     c->rope_order = order[0] == 'h' ? CART_ROPE_HALF : CART_ROPE_INTERLEAVED;
     note_unknown(metadata, note);
     return 0;

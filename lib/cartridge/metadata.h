@@ -20,8 +20,8 @@ struct cart_claims {
     const json_t *metadata; /* borrowed */
 };
 
-/* metadata: object of strings. CART_EFORMAT: another version, a required key missing, a value out
- * of range. */
+/* metadata: object of strings. CART_EFORMAT: another version, a required key missing, a value of
+ * another form or out of range. */
 int cart_claims_parse(struct cart_claims *c, const json_t *metadata, struct cart_note *note,
                       struct cart_err *err) CART_MUST_USE;
 

@@ -125,7 +125,7 @@ static void make_cartridge(const char *path, const uint32_t *ids, size_t p)
     const struct cart_cartridge_about a = {.p = p,
                                            .frozen = 1,
                                            .profile = "chatml",
-                                           .corpus = "00",
+                                           .corpus = "0123456789abcdef0123456789abcdef",
                                            .recipe = recipe,
                                            .history = history};
 

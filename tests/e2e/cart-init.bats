@@ -72,16 +72,16 @@ of() {
 
 @test "what a cartridge says of its rows is said of them further on" {
     cart_need_tool jq
-    local key
+    local key corpus=0123456789abcdef0123456789abcdef
     cart-init -q -p 48 -o a c.tokens
     other=$(of a weights | tr 0-9a-f 1-9a-f0)
-    edit a b '.["cart.steps"] = "7" | .["cart.first_position"] = "3" | .["cart.precision"] = "bf16" | .["cart.corpus"] = "5" |
-        .["cart.profile"] = "other" | .["cart.wrapper_open"] = "<" | .["cart.wrapper_close"] = ">" | .["cart.weights"] = "'"$other"'"'
+    edit a b '.["cart.steps"] = "7" | .["cart.first_position"] = "3" | .["cart.precision"] = "bf16" |
+        .["cart.corpus"] = "'"$corpus"'" | .["cart.profile"] = "other" | .["cart.wrapper_open"] = "<" | .["cart.wrapper_close"] = ">" | .["cart.weights"] = "'"$other"'"'
     cart-init -q --allow-other-weights --init b -o c c.tokens 2> err
     for key in steps first_position precision corpus profile wrapper_open wrapper_close weights; do
         cart_equal "$(of b $key)" "$(of c $key)" "$key"
     done
-    cart_equal "7 3 bf16 5 other < > $other" "$(of c steps) $(of c first_position) $(of c precision) $(of c corpus) $(of c profile
+    cart_equal "7 3 bf16 $corpus other < > $other" "$(of c steps) $(of c first_position) $(of c precision) $(of c corpus) $(of c profile
         ) $(of c wrapper_open) $(of c wrapper_close) $(of c weights)"
     # Rows of other weights are not passed off as the model's own.
     cart_must_fail 4 cart-ask -c c hello < /dev/null

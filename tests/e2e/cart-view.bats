@@ -68,11 +68,13 @@ make_cartridge() {
     cart-view -q --pack -o e.cart e.jsonl
     cart-view --check e.cart
     cp e.jsonl k.jsonl
-    for edit in '"cart.p" = "99"' '"cart.frozen" = "3"' '"cart.version" = "2"' '"cart.rope_order" = "up"'; do
+    for edit in '"cart.p" = "99"' '"cart.frozen" = "3"' '"cart.version" = "2"' '"cart.rope_order" = "up"' '"cart.history" = "[5]"' \
+        '"cart.recipe" = "x"' '"cart.corpus" = "5"' '"cart.profile" = ""' '"cart.dtype" = "f64"' '"cart.precision" = "f32\u0000"'; do
         jq -c "if .metadata then .metadata.$edit else . end" k.jsonl | cart-view -q --pack -o bad.cart -
         cart_must_fail 3 cart-view --check bad.cart
         cart_must_fail 3 cart-view -q --dtype f16 -o no bad.cart
-        cart_must_fail 3 cart-ask -c bad.cart hello < /dev/null
+        cart_must_fail 3 cart-ask -c bad.cart hello < /dev/null 2> err
+        cart_has err "$(cut -d\" -f2 <<< "${edit/cart.}")"
     done
     cart-init -q -p 16 --draft-ref -o d.cart k.tokens
     cart-view --data d.cart | jq -c 'if .metadata then del(.metadata["cart.data"], .metadata["cart.sum"]) else . end' > d.jsonl

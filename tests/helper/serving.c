@@ -76,7 +76,7 @@ void test_make_cartridge(const char *name, size_t p, uint64_t seed, float scale)
     const struct cart_cartridge_about a = {.p = p,
                                            .frozen = 1,
                                            .profile = "chatml",
-                                           .corpus = "00",
+                                           .corpus = "0123456789abcdef0123456789abcdef",
                                            .recipe = recipe,
                                            .history = history};
     test_need(cart_cartridge_describe(&about, test_serving.model, &a, &err), &err);
