@@ -277,7 +277,7 @@ static int study(struct work *w, struct cart_err *err)
     cart_progress_end(&w->progress);
     if (r == 1)
         r = cart_err_set(err, CART_EAGAIN,
-                         "stopped after %zu conversation%s; %zu more under way are lost",
+                         "stopped after %zu conversation%s; %zu more that were begun are lost",
                          w->stage.conversations, CART_S(w->stage.conversations),
                          cart_selfstudy_counts(w->study)->lost);
     return r;

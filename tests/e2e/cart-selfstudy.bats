@@ -171,7 +171,7 @@ begin() {
     cart_equal 143 $status
     [ ! -e part.conv ]
     [ -s part.conv.part ]
-    grep -qE '^cart-selfstudy: stopped after [0-9]+ conversations?; [0-9]+ more under way are lost$' said
+    grep -qE '^cart-selfstudy: stopped after [0-9]+ conversations?; [0-9]+ more that were begun are lost$' said
     grep -qE '^cart-selfstudy: part.conv.part holds [0-9]+ conversations?: --resume goes on from it$' said
     cart_must_fail 4 cart-selfstudy -q -n 5 --chunk 16:32 --max-q 24 --max-a 40 --seed 5 --resume -o part.conv corpus.tokens 2> said
     cart_has said 'it was begun with other inputs or options: '

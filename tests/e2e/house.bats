@@ -51,6 +51,24 @@ tools() {
     done < said
 }
 
+@test "the manuals tell the bounds of numbers that a user may meet" {
+    cart_need_tool mandoc
+    local t option n=0
+    for t in $(tools); do
+        { mandoc -T ascii "$CART_ROOT/man/$t.1"; mandoc -T ascii "$CART_ROOT/man/cart.7"; } | col -b | tr -s '\n ' '  ' > page
+        for option in $("$t" -h | grep -oE '^ +(-., )?--[a-z-]+ [A-Z]+( |$)' | grep -oE -- '--[a-z-]+'); do
+            # Other options take what is no number.
+            "$t" "$option=99999999999999999999" < /dev/null > out 2> err || true
+            sed -n 's/.*expected a \(whole \)*number from \(.*\), found.*/\2/p' err | sed 's/e-0/e-/' > bounds
+            # The larger ones are there to stop what would overflow.
+            awk '$3 <= 100000 || $1 > 1 || ($1 > 0 && $1 < 1) { exit 1 }' bounds && continue
+            n=$((n + 1))
+            grep -qwF -e "$(cat bounds)" page || { echo "$t $option: expected $(cat bounds) in its manual" >&2; return 1; }
+        done
+    done
+    [ "$n" -ge 25 ]
+}
+
 @test "an unknown option is one line on standard error and status 2" {
     for t in $(tools); do
         cart_must_fail 2 "$t" --no-such-option > out 2> err
