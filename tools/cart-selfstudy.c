@@ -56,6 +56,9 @@ static int check(struct options *o, struct cart_err *err)
         return r;
     p->context = (enum cart_context_choice)o->context;
     o->total = (uint64_t)o->n + p->held_out;
+    if (o->total == 0)
+        return cart_err_set(err, CART_EUSAGE,
+                            "-n and --held-out: expected a conversation, found none");
     o->first = o->total * (i - 1) / shards;
     o->end = o->total * i / shards;
     return 0;
@@ -290,10 +293,11 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
 
     if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                  (enum cart_precision)o->common.precision, err)) < 0 ||
-        (r = open_all(&w, input, err)) < 0 || (r = report_plan(&w, err)) < 0)
+        (r = open_all(&w, input, err)) < 0)
         goto out;
     if (o->common.dry_run) {
-        r = dry_run(&w, err);
+        if ((r = report_plan(&w, err)) == 0)
+            r = dry_run(&w, err);
         goto out;
     }
     if ((r = make_head(&w, err)) < 0 ||
@@ -302,7 +306,8 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
         goto out;
     if (w.stage.part != NULL)
         cart_interrupt_install();
-    r = study(&w, err);
+    if ((r = report_plan(&w, err)) == 0)
+        r = study(&w, err);
     cart_interrupt_release();
     size_t n = w.stage.conversations;
     bool kept = w.stage.part != NULL;

@@ -223,6 +223,9 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
     } else if ((r = cart_stage_commit(&w.stage, err)) == 0) {
         cart_log(CART_LOG_NOTICE, "%zu conversation%s, %zu row%s, %.1f entries a row", n, CART_S(n),
                  w.rows, CART_S(w.rows), w.rows > 0 ? (double)w.entries / (double)w.rows : 0.0);
+        if (all == 0)
+            cart_log(CART_LOG_WARNING, "%s: no conversation: the result has none either",
+                     cart_stream_name(w.in));
         cart_log_wrote(o->common.output, "%zu conversation%s", all, CART_S(all));
     }
     if (r < 0 && kept)

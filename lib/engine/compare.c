@@ -1,6 +1,7 @@
 #include "engine/compare.h"
 
 #include "base/columns.h"
+#include "base/log.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -94,6 +95,11 @@ int cart_comparison_ask(struct cart_comparison *c, const char *name,
     figures.first += wait;
     figures.seconds += wait;
     cart_comparison_figures(&figures, a->figures, sizeof a->figures);
+    if (figures.finish == CART_FINISH_LENGTH) {
+        size_t n = strlen(a->figures);
+        snprintf(a->figures + n, sizeof a->figures - n, ", cut after %zu token%s", figures.tokens,
+                 CART_S(figures.tokens));
+    }
     return 0;
 }
 

@@ -139,13 +139,15 @@ int cart_stage_skip(struct cart_stage *s, const struct cart_conversation *c, str
     if (c == NULL)
         return cart_err_set(
             err, CART_EMATCH,
-            "%s: it was begun with other conversations: it holds %zu, and the input %zu", s->part,
-            s->n_kept, s->skipped);
+            "%s: it was begun with other conversations: it holds %zu, and the input %zu; remove it "
+            "to begin anew",
+            s->part, s->n_kept, s->skipped);
     if ((r = digest(s, c, &own, err)) < 0)
         return r;
     if (memcmp(own.bytes, s->kept[s->skipped].bytes, sizeof own.bytes) != 0)
         return cart_err_set(err, CART_EMATCH,
-                            "%s: it was begun with other conversations: conversation %llu differs",
+                            "%s: it was begun with other conversations: conversation %llu differs; "
+                            "remove it to begin anew",
                             s->part, (unsigned long long)c->n);
     s->skipped++;
     return 1;

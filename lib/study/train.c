@@ -67,26 +67,18 @@ static int make_recipe(struct run *t, struct cart_err *err)
     return 0;
 }
 
+/* HEAD and not a digest of it, so that a difference has a name. */
 static int make_identity(struct run *t, struct cart_err *err)
 {
-    struct cart_buf head = CART_BUF_INIT;
-    unsigned char hash[16];
-    char digest[33], corpus[33];
-    int r = cart_json_dump(head_of(t), &head, err);
-    if (r == 0)
-        r = cart_corpus_digest(cart_feed_corpus(t->feed), corpus, err);
-    if (r == 0) {
-        cart_hash_bytes(head.data, head.len, hash);
-        cart_hex(digest, hash, sizeof hash);
-        t->identity =
-            json_pack("{s:s, s:s, s:o, s:O, s:b, s:I}", "stream", digest, "corpus", corpus, "model",
-                      cart_fingerprints_json(&t->m->fp), "recipe", t->recipe, "draft-ref",
-                      (int)t->opt->draft, "eval-every", (json_int_t)t->opt->eval_every);
-        if (!t->identity)
-            r = cart_err_memory(err, "identity", 0);
-    }
-    cart_buf_release(&head);
-    return r;
+    char corpus[33];
+    int r = cart_corpus_digest(cart_feed_corpus(t->feed), corpus, err);
+    if (r < 0)
+        return r;
+    t->identity =
+        json_pack("{s:O, s:s, s:o, s:O, s:b, s:I}", "stream", head_of(t), "corpus", corpus, "model",
+                  cart_fingerprints_json(&t->m->fp), "recipe", t->recipe, "draft-ref",
+                  (int)t->opt->draft, "eval-every", (json_int_t)t->opt->eval_every);
+    return t->identity ? 0 : cart_err_memory(err, "identity", 0);
 }
 
 static int plan_schedule(struct run *t, struct cart_err *err)
@@ -366,6 +358,10 @@ static int restore(struct run *t, struct cart_err *err)
         if (r == 1) {
             t->step = state.step;
             r = cart_feed_seek(t->feed, &state.mark, err);
+            if (r == CART_EMATCH) {
+                struct cart_err why = *err;
+                cart_err_set(err, r, "%s; remove %s to begin anew", why.msg, t->state_path.data);
+            }
         }
     } else if (t->saves && access(t->state_path.data, F_OK) == 0) {
         r = cart_err_set(

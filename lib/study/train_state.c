@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define STATE_VERSION "3"
+#define STATE_VERSION "4"
 #define SUM_OF "cart.sum." /* before the name of a tensor */
 
 static struct cart_st_tensor tensor(const char *name, enum cart_st_dtype dtype, const void *data,
@@ -112,7 +112,9 @@ static int match_identity(const json_t *now, const json_t *then, struct cart_err
     struct cart_buf why = CART_BUF_INIT;
     int r = cart_json_difference(then, now, &why, err);
     if (r == 1)
-        r = cart_err_set(err, CART_EMATCH, "the saved state is of another run: %s", why.data);
+        r = cart_err_set(err, CART_EMATCH,
+                         "it was begun with other inputs or options: %s; remove it to begin anew",
+                         why.data);
     cart_buf_release(&why);
     return r;
 }

@@ -81,6 +81,7 @@ setup() {
     cart_has out '[text in context: '
     cart_has out '[cartridge: '
     cart_has out ' rows, '
+    cart_equal 3 "$(grep -c '^\[.* MiB of keys and values, cut after 8 tokens\]$' out)" 'answers that say they are cut'
     cart_equal "$(cart-ask -c c.safetensors --max-tokens 8 'How often?')" \
         "$(awk '/^\[cartridge/ { on = 1; next } on' out)"
 }

@@ -293,12 +293,23 @@ begin() {
     cart_equal '' "$output"
 }
 
+@test "a run of no conversation is refused; a shard may have none" {
+    cart_must_fail 2 cart-selfstudy -q -n 0 --held-out 0 -o none.conv corpus.tokens 2> words
+    cart_equal 'cart-selfstudy: -n and --held-out: expected a conversation, found none' "$(cat words)"
+    [ ! -e none.conv ]
+    cart-selfstudy -q -n 1 --held-out 0 --chunk 16:32 --max-q 8 --max-a 8 --shard 1/2 -o none.conv corpus.tokens
+    cart-view --check none.conv
+    cart-teacher -o none.targets none.conv 2> words
+    cart_has words 'cart-teacher: warning: none.conv: no conversation: the result has none either'
+}
+
 @test "the beginning of an earlier run is not thrown away unasked" {
     study --resume -o whole.conv corpus.tokens
     head -c 9000 whole.conv > again.conv.part
     cp again.conv.part kept
-    cart_must_fail 2 cart-selfstudy -q $opts -o again.conv corpus.tokens 2> words
-    cart_has words '--resume'
+    cart_must_fail 2 cart-selfstudy $opts -o again.conv corpus.tokens 2> words
+    cart_equal 'cart-selfstudy: again.conv.part holds the beginning of an earlier run: --resume goes on from it; remove it to begin anew' \
+        "$(cat words)"
     cmp kept again.conv.part
     study --resume -o again.conv corpus.tokens
     cmp whole.conv again.conv

@@ -126,13 +126,18 @@ setup() {
     cart_has found "made           step $step of 300; p 48; corpus "
     # A run with another option is another run.
     cart_must_fail 4 cart-train -q -p 48 --steps 300 --lr 0.1 --resume -o r c.targets 2> err
-    cart_has err 'lr: saved with 0.02, asked for 0.1'
+    cart_equal 'cart-train: r.optimizer.safetensors: it was begun with other inputs or options: lr: saved with 0.02, asked for 0.1; remove it to begin anew' \
+        "$(cat err)"
     cart_must_fail 4 cart-train -q -p 40 --steps 300 --resume -o r c.targets
     # And another stream another.
     cart-selfstudy -q -n 24 --held-out 4 --max-a 20 --max-q 12 --chunk 32:64 --context chunk --seed 4 c.tokens |
         cart-teacher -q > other.targets
     cart_must_fail 4 cart-train -q -p 48 --steps 300 --resume -o r other.targets 2> err
-    cart_has err 'stream: saved with'
+    cart_has err 'begun with other inputs or options: seed: saved with 3, asked for 4; remove it'
+    # Of the same HEAD, but other conversations.
+    cart-view c.targets | jq -c 'if .n == 5 then .seed_type = "other" else . end' | cart-view -q --pack -o other.targets -
+    cart_must_fail 4 cart-train -q -p 48 --steps 300 --resume -o r other.targets 2> err
+    grep -qE '^cart-train: other.targets: another stream: its first [0-9]+ training conversations are not those of the run; remove r.optimizer.safetensors to begin anew$' err
     [ ! -e r ]
     # The same run goes on after the step it had reached, and ends where it would have ended.
     cart-train -v -p 48 --steps 300 --resume -o r c.targets 2> err
@@ -323,7 +328,7 @@ setup() {
     kill -9 $pid
     wait $pid 2> /dev/null || true
     cart_must_fail 4 cart-train -q -p 48 --steps 300 --resume -o r c.targets 2> err
-    cart_has err 'c.targets: another stream: it was whole with 22 training conversations, found 24'
+    cart_has err 'c.targets: another stream: it was whole with 22 training conversations, found 24; remove r.optimizer.safetensors to begin anew'
     cart-train -q -p 48 --steps 300 --resume -o r short.targets
     cmp w r
 }
