@@ -1,5 +1,6 @@
 /* cart-equiv: reads a token stream; tells on standard output whether an untrained cartridge is the
  * real prefill. */
+#include "base/clock.h"
 #include "base/io.h"
 #include "base/opt.h"
 #include "base/pool.h"
@@ -59,9 +60,14 @@ static int run(struct options *o, const char *input, int *answer, struct cart_er
         r = dry_run(o, m, pool, &corpus, err);
         goto out;
     }
+    cart_log(CART_LOG_INFO, "%s: %zu document%s, %zu tokens", cart_stream_name(in), corpus.n_docs,
+             CART_S(corpus.n_docs), corpus.tokens);
+    double start = cart_clock_now();
     if ((r = cart_equiv_run(&res, m, &corpus, &o->equiv, pool, err)) < 0 ||
         (r = cart_model_unchanged(m, err)) < 0)
         goto out;
+    cart_log(CART_LOG_INFO, "%zu rows saved and mapped, %zu tokens behind them compared: %.1f s",
+             o->equiv.p, res.suffix + res.agreed, cart_clock_now() - start);
     *answer = res.max_delta == 0.0 && res.agreed == o->equiv.steps ? 0 : 1;
     printf("p %zu, suffix %zu: max |delta logit| = %g, greedy agreement %zu/%zu: %s\n", o->equiv.p,
            res.suffix, res.max_delta, res.agreed, o->equiv.steps,

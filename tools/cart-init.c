@@ -87,6 +87,8 @@ static int run(struct options *o, const char *input, struct cart_err *err)
             0 ||
         (r = cart_corpus_open(&corpus, &in, input, m, err)) < 0)
         goto out;
+    cart_log(CART_LOG_INFO, "%s: %zu document%s, %zu tokens", cart_stream_name(in), corpus.n_docs,
+             CART_S(corpus.n_docs), corpus.tokens);
     struct cart_lap lap;
     cart_lap_begin(&lap, cart_pool_threads(pool));
     if ((r = cart_init_make(&init, m, &o->init, &corpus, pool, warning, sizeof warning, err)) < 0)

@@ -1,6 +1,7 @@
 /* cart-selfstudy: reads a token stream; writes a conversation stream (with --targets the target
  * stream that cart-teacher would make of it): the model interviews itself about chunks of the
  * corpus. Changes nothing else; FILE.part is what an interrupted run goes on from. */
+#include "base/clock.h"
 #include "base/interrupt.h"
 #include "base/opt.h"
 #include "model/model.h"
@@ -37,13 +38,13 @@ struct work {
     struct cart_stage stage;
     json_t *head;
     struct cart_progress progress;
+    double seconds; /* of the whole study */
 };
 
 static int check(struct options *o, struct cart_err *err)
 {
     struct cart_plan_options *p = &o->study.plan;
-    size_t i = 1;
-    size_t shards = 1;
+    size_t i = 1, shards = 1;
     int r;
 
     if (o->resume && cart_io_is_direct(o->common.output))
@@ -80,12 +81,11 @@ static int on_conversation(void *ctx, uint64_t n, struct cart_conversation *c, s
     char note[64];
     int r = 0;
 
-    if (c == NULL)
-        cart_log(CART_LOG_INFO, "conversation %llu: empty, left out", (unsigned long long)n);
-    else if (w->teacher != NULL)
-        r = cart_teacher_push(w->teacher, c, err);
-    else
-        r = cart_stage_write(&w->stage, c, err);
+    cart_log(CART_LOG_INFO, "conversation %llu: %s", (unsigned long long)n,
+             c != NULL ? c->seed_type : "empty, left out");
+    if (c != NULL)
+        r = w->teacher != NULL ? cart_teacher_push(w->teacher, c, err)
+                               : cart_stage_write(&w->stage, c, err);
     snprintf(note, sizeof note, "%zu tokens written by the model", k->decoded);
     cart_progress_update(&w->progress, (double)(n + 1 - w->o->first), note);
     return r;
@@ -193,6 +193,8 @@ static void report_end(const struct work *w)
              "%zu tokens read, %zu written",
              k->written, CART_S(k->written), k->empty, k->cut, CART_S(k->cut), k->unfinished,
              k->prefilled, k->decoded);
+    cart_log(CART_LOG_INFO, "%.1f s: %.0f tokens read a second and %.0f written", w->seconds,
+             (double)k->prefilled / w->seconds, (double)k->decoded / w->seconds);
     if (w->o->study.spec_b > 0)
         cart_log(CART_LOG_NOTICE, "%zu tokens guessed from the corpus, %zu of them right",
                  k->guessed, k->right);
@@ -204,13 +206,13 @@ static int dry_run(struct work *w, struct cart_err *err)
     const struct cart_plan_options *p = &o->study.plan;
     struct cart_rates rates;
     struct cart_study_work work;
-    uint64_t first = o->first, next = 0;
+    uint64_t next = 0;
     size_t done = 0;
     int r = cart_estimate_rates(w->e, o->study.gen_batch, &rates, err);
 
     if (r == 0 && o->resume)
         r = cart_stage_peek(o->common.output, &done, &next, err);
-    first = next > first ? next : first;
+    uint64_t first = next > o->first ? next : o->first;
     if (r < 0 || (r = cart_estimate_study(&work, w->plan, p, &w->corpus, first, o->end, o->targets,
                                           err)) < 0)
         return r;
@@ -218,11 +220,12 @@ static int dry_run(struct work *w, struct cart_err *err)
         cart_log(CART_LOG_NOTICE, "%zu conversation%s of it done: what follows is of the others",
                  done, CART_S(done));
     double n = o->end > first ? (double)(o->end - first) : 0;
-    cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
+    size_t longest = cart_selfstudy_longest(&o->study);
+    cart_log(CART_LOG_NOTICE, "memory beside the model: at most %.0f MiB",
              (double)(cart_selfstudy_bytes(w->study) + cart_corpus_bytes(&w->corpus) +
-                      (o->targets ? cart_teacher_bytes(w->m) : 0) +
+                      (o->targets ? cart_teacher_bytes(w->m, (size_t)n, longest, work.chunks) : 0) +
                       cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
-                      o->study.gen_batch * cart_kv_tail_bytes(w->m, CART_F32, 0, p->chunk_max) +
+                      cart_study_chunk_bytes(&work, w->m, o->study.gen_batch) +
                       cart_contexts_bytes(&work.contexts, w->m, o->cache)) /
                  1048576.0);
     cart_log(CART_LOG_NOTICE,
@@ -262,8 +265,8 @@ static int study(struct work *w, struct cart_err *err)
 {
     const struct options *o = w->o;
     uint64_t first = w->stage.next_n > o->first ? w->stage.next_n : o->first;
+    double start = cart_clock_now();
     int r;
-
     if (w->stage.conversations > 0)
         cart_log(CART_LOG_NOTICE, "going on after %zu conversation%s", w->stage.conversations,
                  CART_S(w->stage.conversations));
@@ -278,6 +281,7 @@ static int study(struct work *w, struct cart_err *err)
         r = r == 0 || (r == 1 && s < 0) ? s : r;
     }
     cart_progress_end(&w->progress);
+    w->seconds = cart_clock_now() - start;
     if (r == 1)
         r = cart_err_set(err, CART_EAGAIN,
                          "stopped after %zu conversation%s; %zu more that were begun are lost",

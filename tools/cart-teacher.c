@@ -2,6 +2,7 @@
  * with the teacher's most likely tokens and their log-probabilities at every supervised token, the
  * text of its context turn really in the context. Changes nothing else; FILE.part is what an
  * interrupted run goes on from. */
+#include "base/clock.h"
 #include "base/interrupt.h"
 #include "base/opt.h"
 #include "model/model.h"
@@ -41,6 +42,9 @@ static int on_targets(void *ctx, const struct cart_conversation *c, struct cart_
 
     w->rows += c->R;
     w->entries += c->E;
+    cart_log(CART_LOG_INFO, "conversation %llu: %s, document %zu, %zu rows, %.1f entries a row",
+             (unsigned long long)c->n, c->seed_type, c->doc, c->R,
+             c->R > 0 ? (double)c->E / (double)c->R : 0.0);
     return cart_stage_write(&w->stage, c, err);
 }
 
@@ -96,6 +100,8 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
     size_t ids = 0;
     size_t rows = 0;
     size_t done = 0;
+    size_t longest = 0;
+    size_t chunks = 0; /* tokens that are a context of their own */
     uint64_t next = 0; /* n of the first that FILE.part has not */
     int s;
     struct cart_contexts contexts;
@@ -116,13 +122,14 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
             continue;
         n++;
         ids += c.T;
+        longest = c.T > longest ? c.T : longest;
         if (c.context == CART_CONTEXT_CHUNK)
-            ids += c.context_span.end - c.context_span.first;
+            chunks += c.context_span.end - c.context_span.first;
         cart_contexts_add(&contexts, c.context, c.doc, c.context_span);
         rows += cart_conversation_supervised(&c);
     }
     cart_conversation_release(&c);
-    ids += contexts.kept;
+    ids += chunks + contexts.kept;
     size_t cache = cart_contexts_bytes(&contexts, w->m, w->o->cache);
     cart_contexts_release(&contexts);
     if (r < 0 || (r = cart_estimate_rates(w->e, 1, &rates, err)) < 0)
@@ -132,9 +139,10 @@ static int dry_run(struct work *w, struct cart_record *rec, int r, struct cart_e
                  done, CART_S(done));
     cart_log(CART_LOG_NOTICE, "%zu conversation%s, %zu supervised token%s", n, CART_S(n), rows,
              CART_S(rows));
-    cart_log(CART_LOG_NOTICE, "memory beside the model: about %.0f MiB",
-             (double)(cart_workspace_bytes(w->m, CART_ENGINE_PIECE) + cart_teacher_bytes(w->m) +
-                      cart_corpus_bytes(&w->corpus) + cache) /
+    cart_log(CART_LOG_NOTICE, "memory beside the model: at most %.0f MiB",
+             (double)(cart_workspace_bytes(w->m, CART_ENGINE_PIECE) +
+                      cart_teacher_bytes(w->m, n, longest, chunks) + cart_corpus_bytes(&w->corpus) +
+                      cache) /
                  1048576.0);
     cart_log(CART_LOG_NOTICE, "disk: about %.1f MiB; time: about %.0f s",
              (double)(n * 1500 + ids * 4 + rows * 90) / 1048576.0, (double)ids / rates.prefill);
@@ -211,6 +219,9 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
     if (w.stage.part != NULL)
         cart_interrupt_install();
     size_t before = w.stage.conversations;
+    double start = cart_clock_now();
+    cart_log(CART_LOG_INFO, "%s: %zu document%s, %zu tokens", cart_stream_name(w.in),
+             w.corpus.n_docs, CART_S(w.corpus.n_docs), w.corpus.tokens);
     if (before > 0)
         cart_log(CART_LOG_NOTICE, "going on after %zu conversation%s", before, CART_S(before));
     r = teach(&w, &rec, more, err);
@@ -223,6 +234,8 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
     } else if ((r = cart_stage_commit(&w.stage, err)) == 0) {
         cart_log(CART_LOG_NOTICE, "%zu conversation%s, %zu row%s, %.1f entries a row", n, CART_S(n),
                  w.rows, CART_S(w.rows), w.rows > 0 ? (double)w.entries / (double)w.rows : 0.0);
+        double seconds = cart_clock_now() - start;
+        cart_log(CART_LOG_INFO, "%.1f s: %.0f rows a second", seconds, (double)w.rows / seconds);
         if (all == 0)
             cart_log(CART_LOG_WARNING, "%s: no conversation: the result has none either",
                      cart_stream_name(w.in));

@@ -172,15 +172,20 @@ int cart_estimate_study(struct cart_study_work *out, const struct cart_plan *pla
     if (r < 0)
         return r;
     out->spoken = out->read = 0;
+    out->chunk = out->chunks = 0;
     for (uint64_t i = first; i < end; i++) {
         struct cart_plan_item item;
         cart_plan_at(plan, i, &item);
-        double chunk = (double)(item.chunk.end - item.chunk.first);
+        size_t tokens = item.chunk.end - item.chunk.first;
+        double chunk = (double)tokens;
         bool spoken = item.seed != CART_SEED_RECITE;
         if (spoken) {
             out->spoken++;
             out->read += chunk + said;
+            out->chunk = tokens > out->chunk ? tokens : out->chunk;
         }
+        if (targets && item.context == CART_CONTEXT_CHUNK)
+            out->chunks += tokens;
         if (targets)
             out->read +=
                 said + (double)opt->max_a + (item.context == CART_CONTEXT_CHUNK ? chunk : 0);
@@ -191,4 +196,12 @@ int cart_estimate_study(struct cart_study_work *out, const struct cart_plan *pla
     out->written = out->spoken * 0.6 * (double)(opt->max_q + opt->max_a);
     cart_contexts_release(&out->contexts);
     return 0;
+}
+
+size_t cart_study_chunk_bytes(const struct cart_study_work *w, const struct cart_model *m,
+                              size_t batch)
+{
+    size_t together = w->spoken < (double)batch ? (size_t)w->spoken : batch;
+
+    return together * cart_kv_tail_bytes(m, CART_F32, 0, w->chunk);
 }

@@ -57,11 +57,16 @@ size_t cart_contexts_bytes(const struct cart_contexts *c, const struct cart_mode
 struct cart_study_work {
     double spoken;                 /* conversations that are decoded */
     double read, written;          /* tokens */
+    size_t chunk;                  /* tokens of the longest chunk that is decoded about */
+    size_t chunks;                 /* tokens of all chunks that are the teacher's context */
     struct cart_contexts contexts; /* released */
 };
 int cart_estimate_study(struct cart_study_work *out, const struct cart_plan *plan,
                         const struct cart_plan_options *opt, const struct cart_corpus *corpus,
                         uint64_t first, uint64_t end, bool targets,
                         struct cart_err *err) CART_MUST_USE;
+/* Bytes of the chunks that batch conversations are decoded about together, at most. */
+size_t cart_study_chunk_bytes(const struct cart_study_work *w, const struct cart_model *m,
+                              size_t batch);
 
 #endif

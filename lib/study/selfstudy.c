@@ -50,7 +50,7 @@ struct cart_selfstudy {
     struct cart_selfstudy_counts counts;
 };
 
-static size_t session_cap(const struct cart_selfstudy_options *o)
+size_t cart_selfstudy_longest(const struct cart_selfstudy_options *o)
 {
     return 160 + o->plan.max_q + o->plan.max_a;
 }
@@ -59,7 +59,8 @@ size_t cart_selfstudy_bytes(const struct cart_selfstudy *s)
 {
     const struct cart_selfstudy_options *o = &s->opt;
 
-    return o->gen_batch * cart_kv_tail_bytes(s->m, CART_F32, CART_KV_ANYWHERE, session_cap(o)) +
+    return o->gen_batch *
+               cart_kv_tail_bytes(s->m, CART_F32, CART_KV_ANYWHERE, cart_selfstudy_longest(o)) +
            cart_batch_bytes(s->m, o->gen_batch, o->spec_b) +
            (s->draft != NULL ? cart_draft_bytes(s->draft) : 0);
 }
@@ -107,7 +108,7 @@ int cart_selfstudy_new(struct cart_selfstudy **out, struct cart_engine *e,
         goto out;
     for (; s->n_sessions < opt->gen_batch; s->n_sessions++) {
         r = cart_session_init(&s->sessions[s->n_sessions], s->m, CART_F32, NULL, 0,
-                              session_cap(opt), err);
+                              cart_selfstudy_longest(opt), err);
         if (r < 0)
             goto out;
     }

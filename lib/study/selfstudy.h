@@ -43,6 +43,8 @@ int cart_selfstudy_new(struct cart_selfstudy **out, struct cart_engine *e,
                        const struct cart_selfstudy_options *opt,
                        struct cart_err *err) CART_MUST_USE;
 void cart_selfstudy_free(struct cart_selfstudy *s);
+/* Tokens of a conversation, at most. */
+size_t cart_selfstudy_longest(const struct cart_selfstudy_options *opt);
 /* Memory beside the engine's: sessions, logits and the index of guesses. */
 size_t cart_selfstudy_bytes(const struct cart_selfstudy *s);
 

@@ -261,11 +261,12 @@ int cart_teacher_push(struct cart_teacher *t, struct cart_conversation *c, struc
     return t->n == CART_TEACHER_BATCH ? cart_teacher_flush(t, err) : 0;
 }
 
-size_t cart_teacher_bytes(const struct cart_model *m)
+size_t cart_teacher_bytes(const struct cart_model *m, size_t n, size_t longest, size_t rows)
 {
+    size_t batch = n < CART_TEACHER_BATCH ? n : CART_TEACHER_BATCH;
+    size_t held = rows < CART_TEACHER_ROWS ? rows : CART_TEACHER_ROWS;
     /* A conversation's context and its own rows each fill up blocks. */
-    return cart_kv_tail_bytes(
-        m, CART_F32, 0, CART_TEACHER_ROWS + CART_TEACHER_BATCH * (256 + 3 * CART_KV_ANYWHERE));
+    return cart_kv_tail_bytes(m, CART_F32, 0, held + batch * (longest + 3 * CART_KV_ANYWHERE));
 }
 
 json_t *cart_teacher_options_json(const struct cart_teacher_options *opt)

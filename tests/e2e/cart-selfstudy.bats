@@ -249,6 +249,19 @@ begin() {
         cart-selfstudy $small $more big.tokens 2>many
         echo $(($(mib many) - $(mib few)))
     done >grown
+    # No more than the conversations of the run can take, however many might be decoded together.
+    some='--held-out 0 --max-q 4 --max-a 4 --gen-batch 256 --chunk 16:32 --context chunk --dry-run'
+    for n in 1 400; do
+        # shellcheck disable=SC2086
+        cart-selfstudy -n $n $some corpus.tokens 2>some.$n
+        cart_has some.$n 'memory beside the model: at most '
+    done
+    [ "$(mib some.400)" -ge $(($(mib some.1) + 10)) ]
+    study -o x.conv corpus.tokens
+    cart-teacher --dry-run x.conv 2>teach
+    cart-selfstudy -q -n 1 --held-out 0 --chunk 16:32 --max-q 8 --max-a 8 --context chunk -o one.conv corpus.tokens
+    cart-teacher --dry-run one.conv 2>teach.one
+    [ "$(mib teach)" -gt "$(mib teach.one)" ]
     # At least eight bytes a token, payload and copy; as many again for the index.
     [ "$(sed -n 1p grown)" -ge $((tokens * 8 / 1048576 - 1)) ]
     [ "$(sed -n 2p grown)" -ge $((tokens * 16 / 1048576 - 1)) ]

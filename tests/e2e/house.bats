@@ -218,6 +218,36 @@ EOF
     cart-init -q -p 20 --init random -o random tokens
 }
 
+@test "-v says more than is said without it" {
+    cart_tiny llama_tied
+    seq 200 > input
+    cart-tokenize -q -o tokens input
+    small='-n 4 --held-out 1 --chunk 8:16 --max-q 8 --max-a 8'
+    cart-selfstudy -q $small -o conv tokens
+    cart-teacher -q -o targets conv
+    cart-init -q -p 20 -o rows tokens
+    cp input again
+    more() {
+        "$@" > said 2> without
+        "$1" -v "${@:2}" > said.more 2> with
+        cmp said said.more
+        [ "$(wc -l < with)" -gt "$(wc -l < without)" ] || { echo "$1 -v says no more" >&2; return 1; }
+    }
+    more cart-tokenize input again -o out
+    more cart-init -p 20 -o out tokens
+    more cart-selfstudy $small -o out tokens
+    cart_has with ' tokens read a second and '
+    cart_equal 5 "$(grep -c ': conversation [0-4]: [a-z]' with)" 'a line for each conversation'
+    more cart-teacher -o out conv
+    cart_has with 'cart-teacher: conv: 1 document, '
+    cart_has with ' entries a row'
+    more cart-train -p 20 --steps 1 -o out targets
+    more cart-eval -c rows targets
+    more cart-equiv -p 20 tokens
+    more cart-ask -c rows --max-tokens 4 hi
+    more cart-view --check rows
+}
+
 @test "a folder that is not there is named" {
     cart_tiny llama_tied
     seq 200 > input
