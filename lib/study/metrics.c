@@ -73,8 +73,6 @@ int cart_metrics_open(struct cart_metrics **out, const char *path, const json_t 
         return cart_err_memory(err, "metrics", sizeof *m);
     m->fd = -1;
     int r = path ? open_file(m, path, head, err) : 0;
-    if (r == 0 && n > 0 && lines[n - 1] != '\n')
-        r = cart_err_set(err, CART_EFORMAT, "metrics of the saved state: a line without end");
     if (r < 0 || (n > 0 && (r = cart_buf_add(&m->lines, lines, n, err)) < 0) ||
         (r = cart_metrics_flush(m, err)) < 0) {
         cart_metrics_close(m);

@@ -15,7 +15,8 @@ struct cart_train_state {
     struct cart_buf metrics; /* JSON lines, owned */
 };
 
-/* identity: a JSON object; canonical. t's rows and moments, state and identity go to path. */
+/* identity: a JSON object whose recipe says steps and accum. t's rows and moments, state and identity
+ * go to path. CART_EFORMAT: rows that are not finite; path stays as it is. */
 int cart_train_state_save(const char *path, const struct cart_trainable *t,
                           const struct cart_train_state *state, const json_t *identity,
                           struct cart_err *err) CART_MUST_USE;
@@ -26,8 +27,8 @@ int cart_train_state_load(const char *path, struct cart_trainable *t,
                           struct cart_train_state *state, const json_t *identity,
                           struct cart_err *err) CART_MUST_USE;
 
-/* Whether the image says that it is such a state; and whether all of its digests hold: CART_EFORMAT
- * names the part. */
+/* Whether the image says that it is such a state; and whether all of its digests hold and a run of its
+ * identity can be where it says: CART_EFORMAT names the part. */
 bool cart_train_state_is(const struct cart_st *st);
 int cart_train_state_check(const struct cart_st *st, const char *what,
                            struct cart_err *err) CART_MUST_USE;
