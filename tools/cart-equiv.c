@@ -82,9 +82,8 @@ out:
 
 int main(int argc, char **argv)
 {
-    const char *tmp = getenv("TMPDIR");
     struct options o = {
-        .equiv = {.p = 256, .suffix_max = 256, .steps = 128, .dir = tmp && *tmp ? tmp : "/tmp"}};
+        .equiv = {.p = 256, .suffix_max = 256, .steps = 128, .dir = cart_io_scratch_dir()}};
     struct cart_err err = {0};
     const struct cart_opt table[] = {
         CART_OPT_SIZE('p', "rows", &o.equiv.p, 1, 1 << 20, "P",

@@ -113,10 +113,9 @@ static void on_saved(void *ctx, uint64_t step, const char *path)
 /* The folder of a path, for the spool: the same disk as the result. */
 static int folder_of(struct cart_buf *b, const char *path, struct cart_err *err)
 {
-    const char *tmp = getenv("TMPDIR");
     const char *slash = path ? strrchr(path, '/') : NULL;
     if (cart_io_is_direct(path))
-        return cart_buf_addf(b, err, "%s", tmp && *tmp ? tmp : "/tmp");
+        return cart_buf_addf(b, err, "%s", cart_io_scratch_dir());
     if (!slash)
         return cart_buf_addf(b, err, ".");
     return cart_buf_addf(b, err, "%.*s", slash == path ? 1 : (int)(slash - path), path);

@@ -424,6 +424,12 @@ static int open_unnamed(const char *dir)
     return open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0666);
 }
 
+const char *cart_io_scratch_dir(void)
+{
+    const char *dir = getenv("TMPDIR");
+    return dir && *dir ? dir : "/tmp";
+}
+
 int cart_io_scratch(int *out, const char *dir, struct cart_err *err)
 {
     struct cart_buf path = CART_BUF_INIT;

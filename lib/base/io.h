@@ -90,6 +90,8 @@ char *cart_io_join(const char *dir, const char *name) CART_MUST_USE;
 
 /* A file without a name in the folder dir, to be written and read; it goes with its descriptor. */
 int cart_io_scratch(int *out, const char *dir, struct cart_err *err) CART_MUST_USE;
+/* The folder for what has no better one: TMPDIR, or /tmp. */
+const char *cart_io_scratch_dir(void);
 
 /* fsync and rename of the file fd, readable, that the caller wrote under from, then fsync of the
  * directory; as cart_output does it, with symbolic links followed and an existing file's permission

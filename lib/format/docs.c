@@ -22,6 +22,7 @@ struct cart_docs {
     struct cart_walk walk;
     int fd; /* the file being read, -1 if none */
     struct cart_source file;
+    struct cart_source spool;     /* what a pipe gave, of a zip; its fd is -1 while there is none */
     struct cart_archive *unpack;  /* over file where that is compressed, or NULL */
     struct cart_archive *archive; /* over unpack or file, or NULL */
     size_t members;               /* of it, so far */
@@ -384,6 +385,13 @@ static int take_archive(struct cart_docs *d, struct cart_source *s, const char *
     }
     if (layer == LAYER_FILE || (layer == LAYER_UNPACKED && content == CART_CONTENT_TAR)) {
         d->members = 0;
+        /* A zip's directory is at its end, and what it does not confirm may be lost or forged. */
+        if (content == CART_CONTENT_ZIP && !s->seekable) {
+            uint64_t most = d->o.max_archive ? d->o.max_archive : CART_DOCS_MAX_ARCHIVE;
+            if ((r = cart_source_spool(s, most, &d->spool, err)) < 0)
+                return r;
+            s = &d->spool;
+        }
         return cart_archive_open(&d->archive, s, content == CART_CONTENT_ZIP, d->unpack, &d->o,
                                  err);
     }
@@ -452,6 +460,9 @@ static void close_file(struct cart_docs *d)
     cart_archive_close(d->archive);
     cart_archive_close(d->unpack);
     d->archive = d->unpack = NULL;
+    if (d->spool.fd >= 0)
+        close(d->spool.fd);
+    d->spool.fd = -1;
     if (d->fd > STDIN_FILENO)
         close(d->fd);
     d->fd = -1;
@@ -580,7 +591,7 @@ int cart_docs_open(struct cart_docs **out, const char *const *inputs, size_t n,
     d->o = *options;
     if (d->o.max_document == 0)
         d->o.max_document = CART_DOCS_MAX_DOCUMENT;
-    d->fd = -1;
+    d->fd = d->spool.fd = -1;
     *out = d;
     return 0;
 }
@@ -635,6 +646,7 @@ void cart_docs_close(struct cart_docs *d)
     close_file(d);
     cart_walk_release(&d->walk);
     cart_source_release(&d->file);
+    cart_source_release(&d->spool);
     cart_lines_release(&d->lines);
     cart_buf_release(&d->shown);
     cart_buf_release(&d->shown_doc);

@@ -1,6 +1,6 @@
 /* Documents in: files, directories, archives, compressed files, JSON Lines and standard input as
- * one sequence of texts with provenance. Nothing is ever written to disk, and no name found inside
- * an archive is used as a path.
+ * one sequence of texts with provenance. Nothing is unpacked to disk, and no name found inside an
+ * archive is used as a path.
  *
  * Inputs, in the order given:
  *   file        one document; "-" is standard input. A pipe may be named (process substitution), a
@@ -11,7 +11,8 @@
  *               and devices are never opened.
  *   archive     zip, or tar, also gzip, bzip2, xz or zstd compressed, recognised by content:
  *               its regular members in archive order, as ARCHIVE/MEMBER, hidden names passed over
- *               too. An archive inside an archive is not opened, nor what was compressed twice.
+ *               too. A zip that comes through a pipe is kept in a scratch file while it is read,
+ *               since its directory is at its end. An archive inside an archive is not opened, nor what was compressed twice.
  *               One that is damaged or cut off is an error wherever its format has a checksum; so
  *               is a file with the name of one that does not begin like any.
  *   compressed  a single gzip, bzip2, xz or zstd file is the document it holds.

@@ -323,7 +323,7 @@ int cart_archive_open(struct cart_archive **out, struct cart_source *from, bool 
     if ((zip ? archive_read_support_format_zip : archive_read_support_format_tar)(a->reader) ==
         ARCHIVE_FATAL)
         r = cart_err_memory(err, from->shown, 0);
-    if (r == 0 && zip && from->seekable)
+    if (r == 0 && zip)
         r = cart_zip_check(from->fd, from->size, a->max_members, from->shown, err);
     if (from->seekable)
         archive_read_set_seek_callback(a->reader, on_seek);

@@ -56,6 +56,10 @@ int cart_source_unchanged(const struct cart_source *s, struct cart_err *err) CAR
 /* All that is left, into b (reset first). 1: whole; 0: more than cap bytes. */
 int cart_source_read_all(struct cart_source *s, size_t cap, struct cart_buf *b,
                          struct cart_err *err) CART_MUST_USE;
+/* All that is left of s, of at most cap bytes (more is CART_EFORMAT), into a scratch file, which
+ * *spool then reads and can seek in. spool->fd is the caller's to close. */
+int cart_source_spool(struct cart_source *s, uint64_t cap, struct cart_source *spool,
+                      struct cart_err *err) CART_MUST_USE;
 /* Forgets what was read ahead; keeps its memory. Does not close fd. */
 void cart_source_reset(struct cart_source *s);
 void cart_source_release(struct cart_source *s);
@@ -92,7 +96,7 @@ struct cart_member {
  * knows that every checksum held, and that nothing follows it. from must have been peeked. */
 int cart_archive_unpack(struct cart_archive **out, struct cart_source *from,
                         const struct cart_docs_options *o, struct cart_err *err) CART_MUST_USE;
-/* A tar or zip; from has been peeked only. below: what unpacks from, or NULL. */
+/* A tar or zip; from has been peeked only, and is seekable where it is a zip. below: what unpacks from, or NULL. */
 int cart_archive_open(struct cart_archive **out, struct cart_source *from, bool zip,
                       const struct cart_archive *below, const struct cart_docs_options *o,
                       struct cart_err *err) CART_MUST_USE;

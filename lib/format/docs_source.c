@@ -3,9 +3,12 @@
 #include "format/docs_impl.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define SPOOL_STEP ((size_t)64 << 10)
 
 static ptrdiff_t read_fd(struct cart_source *s, void *out, size_t n, struct cart_err *err)
 {
@@ -75,6 +78,36 @@ ptrdiff_t cart_source_read(struct cart_source *s, void *out, size_t n, struct ca
     memcpy(out, s->head.data + s->head_pos, n);
     s->head_pos += n;
     return (ptrdiff_t)n;
+}
+
+int cart_source_spool(struct cart_source *s, uint64_t cap, struct cart_source *spool,
+                      struct cart_err *err)
+{
+    struct cart_buf b = CART_BUF_INIT;
+    uint64_t total = 0;
+    ptrdiff_t got = 0;
+    int fd = -1, r = cart_buf_reserve(&b, SPOOL_STEP, err);
+
+    if (r == 0)
+        r = cart_io_scratch(&fd, cart_io_scratch_dir(), err);
+    while (r == 0 && (got = cart_source_read(s, b.data, SPOOL_STEP, err)) > 0) {
+        total += (uint64_t)got;
+        r = total > cap
+                ? cart_err_set(err, CART_EFORMAT,
+                               "%s: archive: expected at most %" PRIu64 " bytes, found more",
+                               s->shown, cap)
+                : cart_io_write(fd, b.data, (size_t)got, cart_io_scratch_dir(), err);
+    }
+    cart_buf_release(&b);
+    if (r == 0 && got == 0 && lseek(fd, 0, SEEK_SET) < 0)
+        r = cart_err_sys(err, "%s: seeking", cart_io_scratch_dir());
+    if (r < 0 || got < 0) {
+        if (fd >= 0)
+            close(fd);
+        return r < 0 ? r : (int)got;
+    }
+    cart_source_init_fd(spool, fd, s->shown);
+    return 0;
 }
 
 static bool same_time(struct timespec a, struct timespec b)

@@ -16,7 +16,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* --- archives --- */
@@ -479,6 +481,63 @@ static void test_zip_directory(void **state)
         "off, damaged or followed by something");
 }
 
+/* The status and transcript of bytes [n] under name, as a file or through a pipe of that name. */
+static int run_as(const char *name, const char *bytes, size_t n, bool pipe, struct cart_buf *b)
+{
+    struct cart_err err = {0};
+    pid_t writer = 0;
+
+    unlink(name);
+    if (pipe) {
+        assert_int_equal(mkfifo(name, 0600), 0);
+        writer = fork();
+    } else {
+        docs_write_bytes(name, bytes, n);
+    }
+    if (pipe && writer == 0) {
+        int fd = open(name, O_WRONLY);
+        _exit(fd >= 0 && write(fd, bytes, n) == (ssize_t)n ? 0 : 1);
+    }
+    assert_true(writer >= 0);
+    cart_buf_reset(b);
+    int r = docs_run(b, &name, 1, docs_plain, NULL, &err);
+    if (r < 0)
+        assert_int_equal(cart_buf_addf(b, NULL, "%s", err.msg), 0);
+    if (pipe)
+        assert_int_equal(waitpid(writer, NULL, 0), writer);
+    return r;
+}
+
+/* What damage does to a file it does to the same bytes from a pipe: no member is lost there. */
+static void test_zip_pipe(void **state)
+{
+    struct cart_buf file = CART_BUF_INIT, pipe = CART_BUF_INIT;
+    char bytes[4096];
+
+    (void)state;
+    struct archive *a = docs_pack_open("p.zip", PACK_ZIP);
+    docs_pack_text(a, "one", "the first");
+    docs_pack_text(a, "two", "the second");
+    docs_pack_close(a);
+    size_t n = docs_slurp("p.zip", bytes, sizeof bytes), second = 1;
+    assert_int_equal(run_as("p.zip", bytes, n, true, &pipe), 0);
+    assert_string_equal(pipe.data, "p.zip/one=the first\np.zip/two=the second\n");
+    while (memcmp(bytes + second, "PK\x03\x04", 4) != 0)
+        second++;
+    bytes[second + 3] ^= 1;
+    assert_int_equal(run_as("p.zip", bytes, n, true, &pipe), CART_EFORMAT);
+    bytes[second + 3] ^= 1;
+    for (size_t bit = 0; bit < 8 * n; bit += 11) {
+        bytes[bit / 8] ^= (char)(1 << bit % 8);
+        int r = run_as("p.zip", bytes, n, false, &file);
+        assert_int_equal(run_as("p.zip", bytes, n, true, &pipe), r);
+        assert_string_equal(pipe.data, file.data);
+        bytes[bit / 8] ^= (char)(1 << bit % 8);
+    }
+    cart_buf_release(&file);
+    cart_buf_release(&pipe);
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, docs_enter_folder, docs_leave_folder)
@@ -488,6 +547,7 @@ int main(void)
         TEST(test_archive_bombs),   TEST(test_archive_bit_flips),
         TEST(test_compressed_ends), TEST(test_archive_cut),
         TEST(test_zip_directory),   TEST(test_tar_ends),
+        TEST(test_zip_pipe),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
