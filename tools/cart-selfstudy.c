@@ -315,6 +315,7 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
     cart_interrupt_release();
     size_t n = w.stage.conversations;
     bool kept = w.stage.part != NULL;
+    char *part = kept ? strdup(w.stage.part) : NULL; /* what ends the stage takes its own */
     if (r < 0) {
         kept = cart_stage_abandon(&w.stage, true); /* what was done so far is right all the same */
     } else if ((r = cart_stage_commit(&w.stage, err)) == 0) {
@@ -322,8 +323,9 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
         cart_log_wrote(o->common.output, "%zu conversation%s", n, CART_S(n));
     }
     if (r < 0 && kept)
-        cart_log(CART_LOG_NOTICE, "%s.part holds %zu conversation%s: --resume goes on from it",
-                 o->common.output, n, CART_S(n));
+        cart_log(CART_LOG_NOTICE, "%s holds %zu conversation%s: --resume goes on from it",
+                 part != NULL ? part : "FILE.part", n, CART_S(n));
+    free(part);
 out:
     cart_selfstudy_free(w.study);
     cart_teacher_free(w.teacher);

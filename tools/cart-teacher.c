@@ -228,6 +228,7 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
     cart_interrupt_release();
     size_t all = w.stage.conversations, n = all - before; /* n: as rows and entries count */
     bool kept = w.stage.part != NULL;
+    char *part = kept ? strdup(w.stage.part) : NULL; /* what ends the stage takes its own */
     if (r < 0) {
         /* Whatever is wrong, it is not what was done so far. */
         kept = cart_stage_abandon(&w.stage, true);
@@ -242,8 +243,9 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
         cart_log_wrote(o->common.output, "%zu conversation%s", all, CART_S(all));
     }
     if (r < 0 && kept)
-        cart_log(CART_LOG_NOTICE, "%s.part holds %zu conversation%s: --resume goes on from it",
-                 o->common.output, all, CART_S(all));
+        cart_log(CART_LOG_NOTICE, "%s holds %zu conversation%s: --resume goes on from it",
+                 part != NULL ? part : "FILE.part", all, CART_S(all));
+    free(part);
 out:
     cart_teacher_free(w.teacher);
     cart_corpus_release(&w.corpus);

@@ -206,7 +206,7 @@ static char *link_target(const char *path)
     if (n < 0)
         return NULL;
     target[n] = '\0';
-    if (target[0] == '/')
+    if (target[0] == '/' || !strchr(path, '/'))
         return strdup(target);
     char *dir = parent_of(path);
     char *next = dir ? cart_io_join(dir, target) : NULL;
@@ -358,6 +358,17 @@ bool cart_io_within(const char *path, const char *dir)
     return within;
 }
 
+int cart_io_companion(struct cart_buf *b, const char *path, const char *ending,
+                      struct cart_err *err)
+{
+    char *name = final_name(path);
+    if (!name)
+        return cart_err_sys(err, "%s", path);
+    int r = cart_buf_addf(b, err, "%s%s", name, ending);
+    free(name);
+    return r;
+}
+
 int cart_io_claim_fd(int fd, const char *name, struct cart_err *err)
 {
     if (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK)
@@ -368,26 +379,37 @@ int cart_io_claim_fd(int fd, const char *name, struct cart_err *err)
 bool cart_io_is_at(int fd, const char *path)
 {
     struct stat have, named;
-    return fstat(fd, &have) == 0 && stat(path, &named) == 0 && named.st_dev == have.st_dev &&
+    return fstat(fd, &have) == 0 && lstat(path, &named) == 0 && named.st_dev == have.st_dev &&
            named.st_ino == have.st_ino;
+}
+
+/* The error of a claim that could not open the file. A link is not followed: it, and not what it
+ * leads to, would be renamed or removed at the end. */
+static int failed_claim(const char *path, struct cart_err *err)
+{
+    struct stat st;
+    int sys = errno;
+    bool link = sys == ELOOP && lstat(path, &st) == 0 && S_ISLNK(st.st_mode);
+    errno = sys;
+    if (sys == EISDIR || link)
+        return cart_err_set(err, CART_EUSAGE, "%s: expected a regular file or none, found a %s",
+                            path, link ? "symbolic link" : "directory");
+    return failed_open(path, err);
 }
 
 int cart_io_claim(int *fd, const char *path, struct cart_err *err)
 {
     for (;;) {
         struct stat have, named;
-        int f = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-        if (f < 0 && errno == EISDIR)
-            return cart_err_set(err, CART_EUSAGE,
-                                "%s: expected a regular file or none, found a directory", path);
+        int f = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666);
         if (f < 0)
-            return failed_open(path, err);
+            return failed_claim(path, err);
         int r = cart_io_claim_fd(f, path, err);
         if (r == 0 && fstat(f, &have) < 0)
             r = cart_err_sys(err, "%s", path);
         if (r == 0 && !S_ISREG(have.st_mode))
             r = cart_err_set(err, CART_EUSAGE, "%s: expected a regular file or none", path);
-        bool there = r == 0 && stat(path, &named) == 0;
+        bool there = r == 0 && lstat(path, &named) == 0;
         if (r == 0 && !there && errno != ENOENT)
             r = cart_err_sys(err, "%s", path);
         /* Whoever had it may have renamed it meanwhile: then the name is of another file, or

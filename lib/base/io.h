@@ -75,14 +75,19 @@ bool cart_io_within(const char *path, const char *dir);
 /* Whether two names are, or would be, in one folder; "DIR/." is in DIR. */
 bool cart_io_beside(const char *a, const char *b);
 
+/* Appends the name of what a long writer keeps beside the file path: that of the file, symbolic
+ * links followed as cart_output does it, and ending. Two names of one file so have one. */
+int cart_io_companion(struct cart_buf *b, const char *path, const char *ending,
+                      struct cart_err *err) CART_MUST_USE;
+
 /* FILE.part of a long writer: opened for reading and writing, made where there is none, its content
- * kept, and locked until the descriptor is closed (duplicates included). CART_EAGAIN: another
- * process has it. The lock binds those who ask for it, on file systems that have locks. */
+ * kept, and locked until the descriptor is closed (duplicates included). CART_EUSAGE: there is
+ * something else than a regular file, be it a symbolic link. CART_EAGAIN: another process has it. The lock binds those who ask for it, on file systems that have locks. */
 int cart_io_claim(int *fd, const char *path, struct cart_err *err) CART_MUST_USE;
 /* The same of a file that is open already, before it is renamed to a claimed name: the claim goes on
  * without a gap where the descriptor before it stays open until then. */
 int cart_io_claim_fd(int fd, const char *name, struct cart_err *err) CART_MUST_USE;
-/* Whether the name path is that of fd, and not of another file or of none. */
+/* Whether the name path is that of fd, and not of another file, a link or none. */
 bool cart_io_is_at(int fd, const char *path);
 
 /* "DIR/NAME", with one slash between them. The caller's to free; NULL when out of memory. */

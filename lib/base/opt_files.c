@@ -125,15 +125,18 @@ static int check_within(const char *path, const char *dir, struct cart_err *err)
 static int check_meanwhile(const char *path, const char *out, struct cart_err *err)
 {
     static const char *const ends[] = {".part", ".optimizer.safetensors"};
-    char name[4096];
-    for (size_t i = 0; i < CART_COUNTOF(ends) && !cart_io_is_direct(out); i++) {
-        snprintf(name, sizeof name, "%s%s", out, ends[i]);
-        if (cart_io_same_file(path, name))
-            return cart_err_set(err, CART_EUSAGE,
-                                "CART_TRACE %.60s: is the name of a file that is kept meanwhile",
-                                path);
+    struct cart_buf name = CART_BUF_INIT;
+    int r = 0;
+    for (size_t i = 0; i < CART_COUNTOF(ends) && !cart_io_is_direct(out) && r == 0; i++) {
+        cart_buf_reset(&name);
+        if ((r = cart_io_companion(&name, out, ends[i], err)) == 0 &&
+            cart_io_same_file(path, name.data))
+            r = cart_err_set(err, CART_EUSAGE,
+                             "CART_TRACE %.60s: is the name of a file that is kept meanwhile",
+                             path);
     }
-    return 0;
+    cart_buf_release(&name);
+    return r;
 }
 
 static int check_trace_option(const char *path, const struct cart_opt *o, struct cart_err *err)

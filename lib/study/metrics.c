@@ -42,6 +42,41 @@ static int emit(struct cart_metrics *m, const char *line, size_t n, struct cart_
     return r;
 }
 
+/* 1 where fd holds what a killed run can have left: nothing, or the beginning of its metrics; 0: it
+ * is somebody's. */
+static int is_leftover(int fd, const char *name, bool text, struct cart_err *err)
+{
+    static const char first[] = "{\"conversations\":"; /* member of a line */
+    char found[sizeof first - 1];
+    struct cart_stream_reader *in = NULL;
+    ssize_t n = pread(fd, found, sizeof found, 0);
+    if (n < 0)
+        return cart_err_sys(err, "%s: reading", name);
+    if (n == 0 || text)
+        return n == 0 || ((size_t)n == sizeof found && memcmp(found, first, sizeof found) == 0);
+    int r = cart_stream_open(&in, name, "metrics", err);
+    cart_stream_close(in);
+    return r == CART_ESYS ? r : r == 0;
+}
+
+/* FILE.part, locked. What it holds is about to be lost. */
+static int claim(struct cart_metrics *m, bool text, struct cart_err *err)
+{
+    int fd, r = cart_io_claim(&fd, m->part.data, err);
+    if (r < 0)
+        return r;
+    if ((r = is_leftover(fd, m->part.data, text, err)) == 1) {
+        m->fd = fd;
+        return 0;
+    }
+    (void)close(fd);
+    return r < 0 ? r
+                 : cart_err_set(err, CART_EUSAGE,
+                                "%s: expected the metrics of a run that was killed, or no file, "
+                                "found something else: the metrics are kept there meanwhile",
+                                m->part.data);
+}
+
 /* FILE.part, or what stands under path where that is no file. */
 static int open_file(struct cart_metrics *m, const char *path, const json_t *head,
                      struct cart_err *err)
@@ -51,13 +86,15 @@ static int open_file(struct cart_metrics *m, const char *path, const json_t *hea
     m->path = strdup(path);
     if (!m->path)
         return cart_err_memory(err, "path", strlen(path));
-    if ((r = cart_buf_addf(&m->part, err, "%s%s", path, direct ? "" : ".part")) < 0)
+    r = direct ? cart_buf_addf(&m->part, err, "%s", path)
+               : cart_io_companion(&m->part, path, ".part", err);
+    if (r < 0)
         return r;
     if (direct) {
         if ((r = cart_output_open(&m->out, path, text, err)) < 0)
             return r;
         m->fd = m->out.fd;
-    } else if ((r = cart_io_claim(&m->fd, m->part.data, err)) < 0) {
+    } else if ((r = claim(m, text, err)) < 0) {
         return r;
     } else if (ftruncate(m->fd, 0) < 0) {
         return cart_err_sys(err, "%s", m->part.data);

@@ -48,16 +48,13 @@ static int replay(void *ctx, const struct cart_record *rec, struct cart_err *err
 
 static int open_part(struct cart_stage *s, const char *path, struct cart_err *err)
 {
-    size_t n = strlen(path);
+    struct cart_buf part = CART_BUF_INIT;
+    int r = cart_io_companion(&part, path, ".part", err);
 
-    s->path = malloc(n + 1);
-    s->part = malloc(n + sizeof ".part");
-    if (s->path == NULL || s->part == NULL)
-        return cart_err_memory(err, "a file name", n);
-    memcpy(s->path, path, n + 1);
-    memcpy(s->part, path, n);
-    memcpy(s->part + n, ".part", sizeof ".part");
-    return cart_io_claim(&s->fd, s->part, err);
+    if (r == 0 && (s->path = strdup(path)) == NULL)
+        r = cart_err_memory(err, "a file name", strlen(path));
+    s->part = part.data;
+    return r == 0 ? cart_io_claim(&s->fd, s->part, err) : r;
 }
 
 int cart_stage_peek(const char *path, size_t *conversations, uint64_t *next_n, struct cart_err *err)
@@ -66,7 +63,7 @@ int cart_stage_peek(const char *path, size_t *conversations, uint64_t *next_n, s
     struct cart_conversation c;
     struct cart_buf part = CART_BUF_INIT;
     struct cart_record rec;
-    int r = cart_io_is_direct(path) ? 0 : cart_buf_addf(&part, err, "%s.part", path);
+    int r = cart_io_is_direct(path) ? 0 : cart_io_companion(&part, path, ".part", err);
 
     *conversations = 0;
     *next_n = 0;

@@ -125,6 +125,22 @@ static json_t *make_history(struct run *t, bool whole, struct cart_err *err)
     return history;
 }
 
+/* Whether metadata are of rows that were saved on the way: the last entry of their history is of this
+ * tool, without the digest of a whole stream. */
+static bool is_unfinished(const json_t *metadata)
+{
+    const char *text = json_string_value(json_object_get(metadata, "cart.history"));
+    json_t *history = NULL;
+    if (!text || cart_json_parse(&history, text, strlen(text), "history", NULL) < 0)
+        return false;
+    const json_t *last =
+        json_array_get(history, json_array_size(history) ? json_array_size(history) - 1 : 0);
+    const char *tool = json_string_value(json_object_get(last, "tool"));
+    bool is = tool && strcmp(tool, "cart-train") == 0 && !json_object_get(last, "input");
+    json_decref(history);
+    return is;
+}
+
 /* A second claim: of the file that is about to take the name of FILE.part. */
 static int claim_next(const struct run *t, const struct cart_output *out, int *claim,
                       struct cart_err *err)
@@ -348,11 +364,17 @@ static int open_metrics(struct run *t, const struct cart_buf *lines, struct cart
     return r;
 }
 
-/* Goes on from a saved state, if there is one and that is wanted. */
+/* Goes on from a saved state, if there is one and that is wanted. A link in its place would be
+ * removed at the end, and what it leads to left. */
 static int restore(struct run *t, struct cart_err *err)
 {
     struct cart_train_state state = {.metrics = CART_BUF_INIT};
+    struct stat st;
     int r = 0;
+    if (t->saves && lstat(t->state_path.data, &st) == 0 && S_ISLNK(st.st_mode))
+        return cart_err_set(err, CART_EUSAGE,
+                            "%s: expected a regular file or none, found a symbolic link",
+                            t->state_path.data);
     if (t->opt->resume) {
         r = cart_train_state_load(t->state_path.data, &t->init.rows, &state, t->identity, err);
         if (r == 1) {
@@ -399,6 +421,31 @@ static int check_names(const struct run *t, const char *input, const char *metri
     return 0;
 }
 
+/* FILE.part, locked: what an earlier run has left there goes, anything else is somebody's. */
+static int claim_part(struct run *t, struct cart_err *err)
+{
+    struct cart_map map = {NULL, 0};
+    struct cart_st st = {0};
+    const char *part = t->part_path.data;
+    bool own = false;
+    int r = cart_io_claim(&t->claim, part, err);
+    if (r < 0 || (r = cart_map_fd(&map, t->claim, part, err)) < 0)
+        return r;
+    if (map.size > 0 && (r = cart_st_parse(&st, map.data, map.size, part, err)) == 0)
+        own = is_unfinished(st.metadata);
+    cart_st_release(&st);
+    if (r != CART_ESYS)
+        r = own || map.size == 0
+                ? 0
+                : cart_err_set(
+                      err, CART_EUSAGE,
+                      "%s: expected the rows of a stopped run, or no file, found something "
+                      "else: the rows are kept there meanwhile",
+                      part);
+    cart_map_release(&map);
+    return r;
+}
+
 static int prepare_output(struct run *t, const char *input, struct cart_err *err)
 {
     const char *out = t->opt->output, *metrics = t->opt->metrics;
@@ -414,15 +461,15 @@ static int prepare_output(struct run *t, const char *input, struct cart_err *err
         return cart_err_set(err, CART_EUSAGE,
                             "saved states need a file for the cartridge: -o FILE");
     if (t->saves &&
-        ((r = cart_buf_addf(&t->state_path, err, "%s.optimizer.safetensors", out)) < 0 ||
-         (r = cart_buf_addf(&t->part_path, err, "%s.part", out)) < 0))
+        ((r = cart_io_companion(&t->state_path, out, ".optimizer.safetensors", err)) < 0 ||
+         (r = cart_io_companion(&t->part_path, out, ".part", err)) < 0))
         return r;
     if (!cart_io_is_direct(metrics))
-        r = cart_buf_addf(&metrics_part, err, "%s.part", metrics);
+        r = cart_io_companion(&metrics_part, metrics, ".part", err);
     if (r == 0)
         r = check_names(t, input, metrics_part.data, err);
     if (r == 0 && t->saves && !t->opt->dry_run)
-        r = cart_io_claim(&t->claim, t->part_path.data, err);
+        r = claim_part(t, err);
     cart_buf_release(&metrics_part);
     return r;
 }

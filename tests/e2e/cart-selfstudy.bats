@@ -336,7 +336,17 @@ begin() {
         cart_must_fail 6 cart-selfstudy -q -n 4 --chunk 16:32 --max-q 24 --max-a 40 $resume -o r corpus.tokens 2> words
         cart_equal 'cart-selfstudy: r.part: another process is writing it' "$(cat words)"
     done
+    ln -s r alias
+    cart_must_fail 6 cart-selfstudy -q -n 4 --chunk 16:32 --max-q 24 --max-a 40 -o alias corpus.tokens 2> words
+    cart_equal 'cart-selfstudy: r.part: another process is writing it' "$(cat words)"
     [ -s r.part ]
     kill -KILL $pid
     wait $pid || true
+    cart_must_fail 2 cart-selfstudy -q -n 4 --chunk 16:32 --max-q 24 --max-a 40 -o alias corpus.tokens 2> words
+    cart_has words 'r.part holds the beginning of an earlier run'
+    mv r.part s
+    ln -s s r.part
+    cart_must_fail 2 cart-selfstudy -q -n 4 --chunk 16:32 --max-q 24 --max-a 40 -o r corpus.tokens 2> words
+    cart_equal 'cart-selfstudy: r.part: expected a regular file or none, found a symbolic link' "$(cat words)"
+    [ -L r.part ] && [ -s s ]
 }

@@ -161,6 +161,13 @@ setup() {
         cart_equal 'cart-train: m.jsonl.part: another process is writing it' "$(cat err)"
     done
     [ ! -e s.part ]
+    # Nor under another name.
+    ln -s r alias
+    ln -s m.jsonl lines.jsonl
+    cart_must_fail 6 cart-train -q -p 48 --steps 2 -o alias c.targets 2> err
+    cart_equal 'cart-train: r.part: another process is writing it' "$(cat err)"
+    cart_must_fail 6 cart-train -q -p 48 --steps 2 --metrics lines.jsonl -o s c.targets 2> err
+    cart_equal 'cart-train: m.jsonl.part: another process is writing it' "$(cat err)"
     # A dry run writes nothing, so that it may look on.
     cart-train -p 48 --steps 10 --resume --dry-run --metrics m.jsonl -o r c.targets
     tail -c +$(($(wc -c < c.targets) * 3 / 4 + 1)) c.targets >&9
@@ -180,6 +187,31 @@ setup() {
     cart_must_fail 2 cart-train -q -p 48 --steps 2 --metrics m.jsonl -o r < m.jsonl.part
     cmp want.safetensors r.part
     cmp c.targets m.jsonl.part
+}
+
+@test "what is not of an earlier run is not overwritten, nor a link removed" {
+    echo notes > notes
+    for part in n.part m.part m.jsonl.part; do
+        for content in notes want.safetensors c.targets; do
+            cp $content $part
+            metrics=m.jsonl
+            [ $part != m.part ] || metrics=m
+            cart_must_fail 2 cart-train -q -p 48 --steps 2 --metrics $metrics -o n c.targets 2> err
+            cart_has err "cart-train: $part: expected the"
+            cart_has err 'or no file, found something else'
+            cmp $content $part
+        done
+        rm $part
+    done
+    for name in n.part n.optimizer.safetensors m.part; do
+        ln -s notes $name
+        cart_must_fail 2 cart-train -q -p 48 --steps 2 --metrics m -o n c.targets 2> err
+        cart_equal "cart-train: $name: expected a regular file or none, found a symbolic link" "$(cat err)"
+        cart_equal notes "$(readlink $name)"
+        rm $name
+    done
+    cart_equal notes "$(cat notes)"
+    [ ! -e n ]
 }
 
 @test "a stopped run leaves its state, nothing half" {
