@@ -17,7 +17,6 @@
 #define WORK_MAX ((size_t)1 << 20)    /* tokens that one request may ask for over all its choices */
 #define VALUES_MOST                                                                                \
     ((size_t)32 << 20) /* bytes of memory that the values of a body take beside its texts */
-#define STOP_BYTES_MAX ((size_t)4096)
 #define BIAS_MAX ((size_t)65536)
 #define RETRY_SECONDS 1
 
@@ -478,9 +477,9 @@ static bool read_stop(const json_t *o, struct cart_sampling_params *p, struct ca
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_is_array(v) ? json_array_get(v, i) : v;
         if (!json_is_string(item) || json_string_length(item) == 0 ||
-            json_string_length(item) > STOP_BYTES_MAX)
+            json_string_length(item) > CART_STOP_BYTES_MAX)
             return cart_fault_found(f, "stop", item, "stop: expected strings of 1 to %zu bytes",
-                                    STOP_BYTES_MAX);
+                                    CART_STOP_BYTES_MAX);
         total += json_string_length(item);
     }
     /* Copied, for the answer outlives the body. */

@@ -7,6 +7,7 @@
 #include "serve/wire.h"
 
 #include "base/json.h"
+#include "base/rng.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -97,7 +98,7 @@ static void test_wire_real(void **state)
 static void run_stops(const char *text, const struct cart_stops *stops, size_t piece,
                       const char *shown, bool stops_here)
 {
-    struct cart_stop_scan s = {CART_BUF_INIT};
+    struct cart_stop_scan s = {.held = CART_BUF_INIT};
     struct cart_buf out = CART_BUF_INIT;
     bool hit = false;
     for (size_t at = 0; at < strlen(text) && !hit; at += piece) {
@@ -133,6 +134,9 @@ static void test_stops(void **state)
         {{"\nUser:"}, "\n\nUser:", "\n", true},
         {{"ab", "abc"}, "xxabc", "xx", true},
         {{"abc", "b"}, "xxab", "xxa", true},
+        {{"b", "abc"}, "xxabc", "xxa", true},
+        {{"bc", "abc"}, "xxabc", "xx", true},
+        {{"END", "no"}, "a no END", "a ", true},
         {{"aab"}, "aaaab!", "aa", true},
         {{"abab"}, "abaabab.", "aba", true},
         {{"END", "Done"}, "EN Don END", "EN Don ", true},
@@ -147,6 +151,75 @@ static void test_stops(void **state)
         for (size_t piece = 1; piece <= 12; piece++)
             run_stops(cases[i].text, &stops, piece, cases[i].shown, cases[i].hit);
     }
+}
+
+/* Where the stop string begins that is whole first, the longest of several, or where text ends. */
+static size_t plain_end(const char *text, const struct cart_stops *stops)
+{
+    for (size_t end = 1; end <= strlen(text); end++) {
+        size_t longest = 0;
+        for (size_t i = 0; i < stops->n; i++) {
+            size_t n = stops->items[i].n;
+            if (n <= end && n > longest && memcmp(text + end - n, stops->items[i].data, n) == 0)
+                longest = n;
+        }
+        if (longest > 0)
+            return end - longest;
+    }
+    return strlen(text);
+}
+
+/* Words of two letters, which repeat themselves in many ways, by the plain search. */
+static void test_stops_repeating(void **state)
+{
+    enum { N = 40 };
+    (void)state;
+    for (uint32_t n = 0; n < 4000; n++) {
+        char text[N + 1] = "", words[3][8], shown[N + 1];
+        struct cart_stops stops = {.n = 1 + n % 3};
+        for (uint32_t i = 0; i < N; i++)
+            text[i] = cart_rng_below(5, n, CART_RNG_TEST, i, 4) ? 'a' : 'b';
+        for (uint32_t k = 0; k < stops.n; k++) {
+            size_t length = 2 + cart_rng_below(5, n, CART_RNG_TEST, 100 + k, 6);
+            for (uint32_t i = 0; i < length; i++)
+                words[k][i] = cart_rng_below(5, n, CART_RNG_TEST, 200 + 10 * k + i, 2) ? 'a' : 'b';
+            stops.items[k] = (struct cart_text){words[k], length};
+        }
+        size_t end = plain_end(text, &stops);
+        memcpy(shown, text, end);
+        shown[end] = '\0';
+        for (size_t piece = 1; piece <= 9; piece++)
+            run_stops(text, &stops, piece, shown, end < N);
+    }
+}
+
+/* A text that goes on as the longest stop strings do, but never ends as they: the comparisons are
+ * counted, so no clock is needed. */
+static void test_stops_linear(void **state)
+{
+    enum { N = 20000 };
+    static char long_one[CART_STOP_BYTES_MAX];
+    struct cart_stops stops = {.n = CART_STOPS_MAX};
+    struct cart_stop_scan s = {.held = CART_BUF_INIT};
+    struct cart_buf out = CART_BUF_INIT;
+    bool hit;
+    (void)state;
+    memset(long_one, 'a', sizeof long_one);
+    long_one[sizeof long_one - 1] = 'b';
+    for (size_t i = 0; i < CART_STOPS_MAX; i++)
+        stops.items[i] = (struct cart_text){long_one + i, sizeof long_one - i};
+    for (size_t i = 0; i < N; i++) {
+        assert_int_equal(cart_stop_push(&s, &stops, "a", 1, &out, &hit, NULL), 0);
+        assert_false(hit);
+    }
+    assert_int_equal(s.held.len, sizeof long_one - 1);
+    assert_int_equal(out.len, N - s.held.len);
+    assert_true(s.steps <= 2 * CART_STOPS_MAX * N);
+    assert_int_equal(cart_stop_push(&s, &stops, "b", 1, &out, &hit, NULL), 0);
+    assert_true(hit);
+    assert_int_equal(out.len, N + 1 - sizeof long_one);
+    cart_buf_release(&out);
+    cart_stop_release(&s);
 }
 
 /* ---- tool calls ---- */
@@ -320,10 +393,16 @@ static void test_base_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_model_name),  cmocka_unit_test(test_base_name),
-        cmocka_unit_test(test_wire_string), cmocka_unit_test(test_wire_any_bytes),
-        cmocka_unit_test(test_wire_real),   cmocka_unit_test(test_stops),
-        cmocka_unit_test(test_calls),       cmocka_unit_test(test_long_name),
+        cmocka_unit_test(test_model_name),
+        cmocka_unit_test(test_base_name),
+        cmocka_unit_test(test_wire_string),
+        cmocka_unit_test(test_wire_any_bytes),
+        cmocka_unit_test(test_wire_real),
+        cmocka_unit_test(test_stops),
+        cmocka_unit_test(test_stops_repeating),
+        cmocka_unit_test(test_stops_linear),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_long_name),
         cmocka_unit_test(test_keys),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
