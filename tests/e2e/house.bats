@@ -55,7 +55,7 @@ tools() {
     cart_need_tool mandoc
     local t option n=0
     for t in $(tools); do
-        { mandoc -T ascii "$CART_ROOT/man/$t.1"; mandoc -T ascii "$CART_ROOT/man/cart.7"; } | col -b | tr -s '\n ' '  ' > page
+        { mandoc -T ascii "$CART_ROOT/man/$t.1"; mandoc -T ascii "$CART_ROOT/man/cart.7"; } | col -bx | tr -s '\n ' '  ' > page
         for option in $("$t" -h | grep -oE '^ +(-., )?--[a-z-]+ [A-Z]+( |$)' | grep -oE -- '--[a-z-]+'); do
             # Other options take what is no number.
             "$t" "$option=99999999999999999999" < /dev/null > out 2> err || true
