@@ -15,6 +15,8 @@
  * more than this. */
 #define GROWTH ((size_t)1 << 20)
 
+enum { WINDOW_LOG_MIN = 23, WINDOW_LOG_MAX = 27 };
+
 /* As cart_io_read, but the bytes that came ahead first. */
 static int take(struct cart_stream_reader *r, void *out, size_t n, struct cart_err *err)
 {
@@ -109,6 +111,17 @@ static int read_stored(struct cart_stream_reader *r, struct cart_buf *b, size_t 
     return 0;
 }
 
+/* The largest window, as a power of two, that a record of so many bytes may ask for: it costs memory that a few
+ * compressed bytes can claim. RFC 8878 expects of any decoder 2^23; 2^27 is the most that zstd takes unasked. */
+static int window_log(uint64_t raw)
+{
+    int log = WINDOW_LOG_MIN;
+
+    while (log < WINDOW_LOG_MAX && (uint64_t)1 << log < raw)
+        log++;
+    return log;
+}
+
 /* r->stored into r->raw, which must become exactly raw bytes of one whole frame. */
 static int inflate_record(struct cart_stream_reader *r, const struct cart_frame *f,
                           struct cart_err *err)
@@ -120,6 +133,10 @@ static int inflate_record(struct cart_stream_reader *r, const struct cart_frame 
     if (r->zstd == NULL && (r->zstd = ZSTD_createDCtx()) == NULL)
         return cart_err_memory(err, "the decompressor", 0);
     ZSTD_DCtx_reset(r->zstd, ZSTD_reset_session_only);
+    size_t set = ZSTD_DCtx_setParameter(r->zstd, ZSTD_d_windowLogMax, window_log(f->raw));
+    if (ZSTD_isError(set))
+        return cart_err_set(err, CART_ESYS, "%s: decompressing: %s", r->name,
+                            ZSTD_getErrorName(set));
     cart_buf_reset(b);
     while (left != 0) {
         size_t room = b->len > GROWTH ? b->len : GROWTH;

@@ -113,7 +113,11 @@ static uint64_t bits_of_real(enum cart_st_dtype d, double x)
     if (d == CART_ST_F32)
         return bits_of_float((float)x);
     if (d == CART_ST_BF16) {
-        uint32_t f = bits_of_float((float)x);
+        float near = (float)x;
+        uint32_t f = bits_of_float(near);
+        /* Rounded once: what the float made a tie still lies on its own side. */
+        if ((f & 0xffff) == 0x8000 && (double)near != x)
+            f += fabs(x) > fabs((double)near) ? 1u : -1u;
         return (uint32_t)(f + 0x7fff + (f >> 16 & 1)) >> 16;
     }
     memcpy(&bits, &x, sizeof bits);

@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#define MAX_DEPTH 128 /* of base/json.h's parser as well */
-
 static int value(const json_t *v, int depth, struct cart_buf *b, struct cart_err *err);
 
 static int member(const char *key, const json_t *v, bool first, int depth, struct cart_buf *b,
@@ -48,8 +46,8 @@ static int array(const json_t *v, int depth, struct cart_buf *b, struct cart_err
 
 static int value(const json_t *v, int depth, struct cart_buf *b, struct cart_err *err)
 {
-    if (depth > MAX_DEPTH)
-        return cart_err_set(err, CART_EFORMAT, "JSON: nested deeper than %d", MAX_DEPTH);
+    if (depth > CART_JSON_DEPTH)
+        return cart_err_set(err, CART_EFORMAT, "JSON: nested deeper than %d", CART_JSON_DEPTH);
     if (json_is_object(v))
         return object(v, depth + 1, b, err);
     if (json_is_array(v))

@@ -12,8 +12,9 @@
  *       kill-before    SIGKILL before the n-th change of a file
  *       kill-after     SIGKILL after it; a write has moved half by then
  *   CART_INJECT_COUNT  file that takes the number of points when main returns
- *   CART_INJECT_LOG    file that takes a line for each call that was made to fail, and of io-fail:0 for each that changed
- *                      a file: the point, the file's number, that of the folder where it gets a name, what it was
+ *   CART_INJECT_LOG    file that takes a line for each call that was made to fail, and of io-fail:0 for each that
+ *                      changed a file: the point, the numbers of the file and of the folder where it gets a name, the
+ *                      call
  *   CART_INJECT_SLOW   milliseconds that every fsync takes longer
  *   CART_INJECT_NAMED  set: no file without a name can be opened, as on file systems that lack them */
 #define _GNU_SOURCE

@@ -149,6 +149,10 @@ struct spoil {
     int rows;
     float poke;                                    /* written into the last value of layers.1.v */
     bool do_poke, no_metadata, other_type, sealed; /* sealed: the digests stay, of what was */
+    size_t claim;  /* rows that tensor says it has, of no heads and so without bytes */
+    int64_t draft; /* the last entry of the draft reference, from V on */
+    bool do_draft;
+    size_t value_bytes; /* of value, where it has a NUL */
 };
 
 static void write_spoilt(const char *path, const struct spoil *s, const struct cart_st *st)
@@ -156,13 +160,16 @@ static void write_spoilt(const char *path, const struct spoil *s, const struct c
     struct cart_st_tensor *t = calloc(st->n, sizeof *t);
     float *big = calloc(1 << 16, sizeof *big), *poked = calloc(1 << 16, sizeof *poked);
     json_t *metadata = json_copy(st->metadata);
+    int64_t draft[3] = {0, 1, (int64_t)model->V + s->draft};
     size_t n = 0;
     if (!s->sealed) {
         json_object_del(metadata, "cart.data");
         json_object_del(metadata, "cart.sum");
     }
     if (s->key && s->value)
-        json_object_set_new(metadata, s->key, json_string(s->value));
+        json_object_set_new(
+            metadata, s->key,
+            json_stringn(s->value, s->value_bytes ? s->value_bytes : strlen(s->value)));
     else if (s->key)
         json_object_del(metadata, s->key);
     for (size_t i = 0; i < st->n; i++) {
@@ -172,12 +179,18 @@ static void write_spoilt(const char *path, const struct spoil *s, const struct c
                 continue;
             t[n].name = s->rename_to;
         }
-        if (s->tensor && strcmp(t[n].name, s->tensor) == 0) {
+        if (s->tensor && !s->claim && strcmp(t[n].name, s->tensor) == 0) {
             size_t row = t[n].bytes / t[n].shape[0];
             t[n].shape[0] = (size_t)((int)t[n].shape[0] + s->rows);
             t[n].bytes = row * t[n].shape[0];
             t[n].data = big;
         }
+        if (s->tensor && s->claim && strcmp(t[n].name, s->tensor) == 0) {
+            t[n].shape[0] = s->claim;
+            t[n].shape[1] = t[n].bytes = 0;
+        }
+        if (s->do_draft && strcmp(t[n].name, "draft_reference") == 0)
+            t[n].data = draft;
         if (s->do_poke && strcmp(t[n].name, "layers.1.v") == 0) {
             memcpy(poked, t[n].data, t[n].bytes);
             poked[t[n].bytes / sizeof *poked - 1] = s->poke;
@@ -391,6 +404,39 @@ static const struct spoil spoils[] = {
      .sealed = true,
      .key = "cart.data",
      .message = "expected cart.data and cart.sum, or neither"},
+    {.name = "a NUL behind the number",
+     .code = CART_EFORMAT,
+     .key = "cart.p",
+     .value = "5\0x",
+     .value_bytes = 3,
+     .message = "cart.p: expected text without NUL"},
+    {.name = "a NUL behind the version",
+     .code = CART_EFORMAT,
+     .key = "cart.version",
+     .value = "1\0",
+     .value_bytes = 2,
+     .message = "cart.version: expected text without NUL"},
+    {.name = "as many rows as may be, of no heads",
+     .code = CART_EMATCH,
+     .tensor = "layers.0.k",
+     .claim = CART_CARTRIDGE_MAX_P - 1,
+     .message = "layers.0.k: expected"},
+    {.name = "a row too many",
+     .code = CART_EFORMAT,
+     .tensor = "layers.0.k",
+     .claim = CART_CARTRIDGE_MAX_P,
+     .message = "expected at most 1048576 rows, found more"},
+    {.name = "a frozen row too many",
+     .code = CART_EFORMAT,
+     .tensor = "layers.0.k_sink",
+     .claim = CART_CARTRIDGE_MAX_P + 1,
+     .message = "expected at most 1048576 rows, found more"},
+    {.name = "the last token in the draft", .code = 0, .do_draft = true, .draft = -1},
+    {.name = "a token too many in the draft",
+     .code = CART_EFORMAT,
+     .do_draft = true,
+     .draft = 0,
+     .message = "draft_reference: entry 2 is no token id"},
     {.name = "no tokenizer",
      .code = CART_EFORMAT,
      .key = "cart.tokenizer",

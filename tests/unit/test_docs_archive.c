@@ -345,6 +345,16 @@ static void test_compressed_ends(void **state)
     docs_write_bytes("none", "", 0);
     join_files("z.gz", "z.gz", "none", 600);
     docs_expect("z.gz", docs_plain, "z.gz=padded\n");
+    /* Behind zeros there is nothing, be it another whole member. */
+    size_t n = docs_slurp("z.gz", bytes, sizeof bytes), member = n - 600;
+    memcpy(bytes + n, bytes, member);
+    docs_write_bytes("z.gz", bytes, n + member);
+    struct cart_buf b = CART_BUF_INIT;
+    struct cart_err err = {0};
+    const char *name = "z.gz";
+    assert_int_equal(docs_run(&b, &name, 1, docs_plain, NULL, &err), CART_EFORMAT);
+    assert_non_null(strstr(err.msg, "more than zeros after the end"));
+    cart_buf_release(&b);
 }
 
 static void test_archive_cut(void **state)
@@ -449,6 +459,27 @@ static void test_tar_ends(void **state)
 /* What the directory of a zip says of a member against what the member says of itself. */
 static void test_zip_directory(void **state)
 {
+#define OF_HEADER(what)                                                                            \
+    "member good: expected what the directory says, found another " what " in its header"
+    /* A changed bit in the member's header at the start, or so many bytes before the file's end. */
+    static const struct {
+        size_t at;
+        bool from_end;
+        char flip;
+        const char *says;
+    } lies[] = {
+        {6, false, 1, OF_HEADER("statement of encryption")},
+        {6, false, 64, OF_HEADER("statement of encryption")},
+        {7, false, 32, OF_HEADER("statement of encryption")},
+        {8, false, 1, OF_HEADER("method of compression")},
+        {14, false, 1, OF_HEADER("CRC")},
+        {17, false, 64, OF_HEADER("CRC")},
+        {18, false, 1, OF_HEADER("size")},
+        {22, false, 1, OF_HEADER("size")},
+        {26, false, 1, OF_HEADER("name")},
+        {10, true, 1, "expected a zip directory of the length that its end says, found another"},
+        {9, true, 1, "expected a zip directory of the length that its end says, found another"},
+    };
     char bytes[4096];
 
     (void)state;
@@ -464,6 +495,23 @@ static void test_zip_directory(void **state)
         "lie.zip: archive: member good: expected what the directory says, found another "
         "name in its header");
     memcpy(bytes + 30, "good", 4);
+    /* Made to say CRC and sizes in the header too, not behind the data. */
+    size_t entry = (unsigned char)bytes[n - 6] + 256 * (size_t)(unsigned char)bytes[n - 5];
+    assert_memory_equal(bytes + entry, "PK\1\2", 4);
+    bytes[6] &= ~8;
+    bytes[entry + 8] &= ~8;
+    memcpy(bytes + 14, bytes + entry + 16, 12);
+    docs_write_bytes("lie.zip", bytes, n);
+    docs_expect("lie.zip", docs_plain, "lie.zip/good=text\n");
+    for (size_t i = 0; i < CART_COUNTOF(lies); i++) {
+        size_t at = lies[i].from_end ? n - lies[i].at : lies[i].at;
+        char message[200];
+        bytes[at] = (char)(bytes[at] ^ lies[i].flip);
+        docs_write_bytes("lie.zip", bytes, n);
+        snprintf(message, sizeof message, "lie.zip: archive: %s", lies[i].says);
+        docs_expect_error("lie.zip", docs_plain, CART_EFORMAT, message);
+        bytes[at] = (char)(bytes[at] ^ lies[i].flip);
+    }
     docs_write_bytes("lie.zip", bytes, n - 22);
     docs_expect_error(
         "lie.zip", docs_plain, CART_EFORMAT,

@@ -376,6 +376,114 @@ static void test_messages(void **state)
     cart_buf_release(&b);
 }
 
+/* One key of a header, whose string or array follows. */
+static void start_key(struct cart_buf *b, const char *name, unsigned type)
+{
+    cart_buf_reset(b);
+    put_header(b, 3, 0, 1);
+    put_key(b, name, type);
+}
+
+static void fill(struct cart_buf *b, size_t n)
+{
+    assert_int_equal(cart_buf_reserve(b, n, NULL), 0);
+    memset(b->data + b->len, 'x', n);
+    b->len += n;
+}
+
+static void taken(const struct cart_buf *b)
+{
+    struct cart_gguf *g;
+    struct cart_err err;
+
+    if (cart_gguf_parse(&g, b->data, b->len, "image", &err) < 0)
+        fail_msg("%s", err.msg);
+    cart_gguf_close(g);
+}
+
+/* Each stated maximum is taken, one more refused. */
+static void test_limits(void **state)
+{
+    struct cart_buf b = CART_BUF_INIT;
+
+    (void)state;
+    for (uint64_t a = 65536; a <= 131072; a *= 2) {
+        start_key(&b, "general.alignment", CART_GGUF_U32);
+        put_int(&b, a, 4);
+        if (a == 65536)
+            taken(&b);
+        else
+            refused(&b, CART_EFORMAT,
+                    "image: key general.alignment: expected a power of two from 8 to 65536, found "
+                    "131072");
+    }
+    for (size_t more = 0; more < 2; more++)
+        for (int in_array = 0; in_array < 2; in_array++) {
+            start_key(&b, "k", in_array ? CART_GGUF_ARRAY : CART_GGUF_STRING);
+            if (in_array) {
+                put_int(&b, CART_GGUF_STRING, 4);
+                put_int(&b, 1, 8);
+            }
+            put_int(&b, ((size_t)16 << 20) + more, 8);
+            fill(&b, ((size_t)16 << 20) + more);
+            if (more)
+                refused(&b, CART_EFORMAT,
+                        "image: key k: string: expected at most 16777216 bytes, found 16777217");
+            else
+                taken(&b);
+        }
+    for (size_t more = 0; more < 2; more++) {
+        cart_buf_reset(&b);
+        put_header(&b, 3, 0, 1);
+        put_int(&b, 65535 + more, 8);
+        fill(&b, 65535 + more);
+        put_int(&b, CART_GGUF_U8, 4);
+        put_int(&b, 1, 1);
+        if (more)
+            refused(&b, CART_EFORMAT,
+                    "image: key 0: name: expected at most 65535 bytes, found 65536");
+        else
+            taken(&b);
+    }
+    cart_buf_reset(&b);
+    put_header(&b, 3, 0, 1048577);
+    fill(&b, 1048577 * 13);
+    refused(&b, CART_EFORMAT,
+            "image: header: key count: expected at most 1048577 (limit 1048576), found 1048577");
+    cart_buf_reset(&b);
+    put_header(&b, 3, 65537, 0);
+    fill(&b, 65537 * 24);
+    refused(&b, CART_EFORMAT,
+            "image: header: tensor count: expected at most 65537 (limit 65536), found 65537");
+    cart_buf_release(&b);
+}
+
+/* Sizes whose product is 0 modulo 2^64, or small. */
+static void test_products(void **state)
+{
+    static const uint64_t dims[][4] = {{UINT64_C(1) << 32, UINT64_C(1) << 32, 1, 1},
+                                       {UINT64_C(1) << 31, UINT64_C(1) << 31, 1, 1},
+                                       {UINT64_C(1) << 48, UINT64_C(1) << 16, 1, 1},
+                                       {16, 16, UINT64_C(1) << 48, UINT64_C(1) << 48}};
+    struct cart_buf b = CART_BUF_INIT;
+
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(dims); i++) {
+        char message[256];
+        cart_buf_reset(&b);
+        put_header(&b, 3, 1, 0);
+        put_tensor(&b, "t", 4, dims[i], 0, 0);
+        pad_to(&b, 32);
+        snprintf(message, sizeof message,
+                 "image: tensor t: dimensions: expected a size within the file's %zu bytes, found "
+                 "%llu x %llu x %llu x %llu of F32",
+                 b.len, (unsigned long long)dims[i][0], (unsigned long long)dims[i][1],
+                 (unsigned long long)dims[i][2], (unsigned long long)dims[i][3]);
+        refused(&b, CART_EFORMAT, message);
+    }
+    cart_buf_release(&b);
+}
+
 static void test_foreign(void **state)
 {
     static const struct {
@@ -508,6 +616,8 @@ int main(void)
         cmocka_unit_test(test_every_truncation),
         cmocka_unit_test(test_every_changed_byte),
         cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_products),
         cmocka_unit_test(test_foreign),
         cmocka_unit_test(test_many_keys),
         cmocka_unit_test(test_only_regular_files),

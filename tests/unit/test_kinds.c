@@ -7,11 +7,13 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "stream/consistency.h"
 #include "stream/frame_impl.h"
 #include "stream/join.h"
 #include "stream/listing.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -641,14 +643,64 @@ static void test_pack(void **state)
     }
 }
 
+/* A row of n entries as likely as each other. */
+static const char *row_fault(int32_t *ids, float *logprobs, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        logprobs[i] = (float)-log((double)n);
+    return cart_target_row_fault(ids, logprobs, n, (float)log((double)n));
+}
+
+/* A token stands once in a row, wherever the other would be; and that costs no comparison of all with all. */
+static void test_rows_name_tokens_once(void **state)
+{
+    enum { MOST = CART_TARGET_ROW_MAX, ROWS = 300 };
+    static const size_t sizes[] = {2, 3, 20, 33, 1000, MOST};
+    int32_t *ids = malloc((MOST + 1) * sizeof *ids);
+    float *logprobs = malloc((MOST + 1) * sizeof *logprobs);
+
+    (void)state;
+    assert_true(ids && logprobs);
+    for (size_t i = 0; i <= MOST; i++)
+        ids[i] = (int32_t)((i * 2654435761u) & 0x7fffffff);
+    for (size_t s = 0; s < CART_COUNTOF(sizes); s++) {
+        size_t n = sizes[s];
+        for (size_t k = 0; k < 50; k++) {
+            size_t a = k * 7 % n, b = (a + 1 + k * 13 % (n - 1)) % n;
+            int32_t was = ids[b];
+            assert_null(row_fault(ids, logprobs, n));
+            ids[b] = ids[a];
+            assert_string_equal(row_fault(ids, logprobs, n),
+                                "target_ids: a token occurs twice in a row");
+            ids[b] = was;
+        }
+    }
+    assert_string_equal(row_fault(ids, logprobs, MOST + 1),
+                        "offsets: more than 4096 entries in a row");
+    double start = cart_clock_cpu();
+    for (size_t i = 0; i < ROWS; i++)
+        assert_null(row_fault(ids, logprobs, MOST));
+    double seconds = cart_clock_cpu() - start;
+    print_message("# %d rows of %d in %.3f s\n", ROWS, MOST, seconds);
+    assert_true(seconds < 1.0);
+    free(ids);
+    free(logprobs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_twins),         cmocka_unit_test(test_twin_in_any_order),
-        cmocka_unit_test(test_twin_refused),  cmocka_unit_test(test_payloads_refused),
-        cmocka_unit_test(test_fields),        cmocka_unit_test(test_heads),
-        cmocka_unit_test(test_rules),         cmocka_unit_test(test_join),
-        cmocka_unit_test(test_join_by_range), cmocka_unit_test(test_pack),
+        cmocka_unit_test(test_rows_name_tokens_once),
+        cmocka_unit_test(test_twins),
+        cmocka_unit_test(test_twin_in_any_order),
+        cmocka_unit_test(test_twin_refused),
+        cmocka_unit_test(test_payloads_refused),
+        cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_rules),
+        cmocka_unit_test(test_join),
+        cmocka_unit_test(test_join_by_range),
+        cmocka_unit_test(test_pack),
         cmocka_unit_test(test_head_binds),
     };
 

@@ -340,6 +340,56 @@ static void test_values_text(void **state)
     cart_buf_release(&b);
 }
 
+/* A double is rounded once, to the nearest and of two to the even one: not by way of a float, which makes ties. */
+static void test_values_rounded_once(void **state)
+{
+    static const struct {
+        const char *text;
+        unsigned bits;
+    } cases[] = {
+        {"[1.00390625]", 0x3f80},
+        {"[1.0039062500009]", 0x3f81},
+        {"[1.0039062499991]", 0x3f80},
+        {"[1.01171875]", 0x3f82},
+        {"[1.0117187499991]", 0x3f81},
+        {"[1.0117187500009]", 0x3f82},
+        {"[-1.0039062500009]", 0xbf81},
+        {"[-1.0117187499991]", 0xbf81},
+        {"[3.3895313892515355e38]", 0x7f7f},
+        {"[1e-45]", 0x0000},
+        {"[4.7e-41]", 0x0001},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
+        struct cart_st_tensor t = {"t", CART_ST_BF16, 1, {1}, NULL, 0};
+        struct cart_buf b = CART_BUF_INIT;
+        json_t *v;
+        assert_int_equal(cart_json_parse(&v, cases[i].text, strlen(cases[i].text), "t", NULL), 0);
+        assert_int_equal(cart_values_parse(&t, false, v, &b, "t", NULL), 0);
+        unsigned found = (unsigned char)b.data[0] | (unsigned)(unsigned char)b.data[1] << 8;
+        if (found != cases[i].bits)
+            fail_msg("%s: expected %04x, found %04x", cases[i].text, cases[i].bits, found);
+        json_decref(v);
+        cart_buf_release(&b);
+    }
+}
+
+/* The longest header is wanted, a longer one refused before a byte of it is there. */
+static void test_longest_header(void **state)
+{
+    static const unsigned char longest[8] = {0x00, 0xe1, 0xf5, 0x05},
+                               longer[8] = {0x01, 0xe1, 0xf5, 0x05};
+    struct cart_st st;
+    struct cart_err err;
+
+    (void)state;
+    assert_int_equal(cart_st_parse(&st, longest, 8, "x", &err), CART_ETRUNC);
+    assert_int_equal(cart_st_parse(&st, longer, 8, "x", &err), CART_EFORMAT);
+    assert_string_equal(err.msg,
+                        "x: safetensors header: expected at most 100000000 bytes, found 100000001");
+}
+
 static void test_values_refused(void **state)
 {
     static const struct {
@@ -412,6 +462,7 @@ int main(void)
         cmocka_unit_test(test_many_names),        cmocka_unit_test(test_values_all_16_bits),
         cmocka_unit_test(test_values_wide),       cmocka_unit_test(test_values_text),
         cmocka_unit_test(test_values_refused),    cmocka_unit_test(test_values_range),
+        cmocka_unit_test(test_longest_header),    cmocka_unit_test(test_values_rounded_once),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);

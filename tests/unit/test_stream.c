@@ -356,6 +356,19 @@ static void test_end_must_agree(void **state)
     put_record(&b, "METR", 0, 3, "abc", 3);
     put_end(&b, 2, "abc", 3);
     expect_error(&b, CART_EFORMAT, "END: expected 2 records of 3 bytes, found 1 of 3");
+    for (uint64_t bytes = 2; bytes <= 4; bytes += 2) {
+        unsigned char end[32];
+        char part[80];
+        put_start(&b, HEAD_JSON);
+        put_record(&b, "METR", 0, 3, "abc", 3);
+        cart_put_u64(end, 1);
+        cart_put_u64(end + 8, bytes);
+        cart_hash_bytes("abc", 3, end + 16);
+        put_record(&b, "END ", 0, sizeof end, end, sizeof end);
+        snprintf(part, sizeof part, "END: expected 1 records of %d bytes, found 1 of 3",
+                 (int)bytes);
+        expect_error(&b, CART_EFORMAT, part);
+    }
     put_start(&b, HEAD_JSON);
     put_record(&b, "METR", 0, 3, "abc", 3);
     put_end(&b, 1, "abd", 3);
@@ -366,6 +379,97 @@ static void test_end_must_agree(void **state)
     put_start(&b, HEAD_JSON);
     put_record(&b, "END ", CART_FRAME_SKIPPABLE, 32, HEAD_JSON, 32);
     expect_error(&b, CART_EFORMAT, "no flags");
+    cart_buf_release(&b);
+}
+
+/* A zstd frame made by hand: n times one byte in blocks of at most 128 KiB, for which it asks for a window of 2^log
+ * bytes. */
+static void put_zstd(struct cart_buf *b, int log, size_t n)
+{
+    unsigned char head[] = {0x28, 0xb5, 0x2f, 0xfd, 0, (unsigned char)((log - 10) << 3)};
+
+    assert_int_equal(cart_buf_add(b, head, sizeof head, NULL), 0);
+    while (n > 0) {
+        size_t some = n < (size_t)1 << 17 ? n : (size_t)1 << 17;
+        size_t block = some << 3 | 1 << 1 | (n == some);
+        unsigned char bytes[] = {(unsigned char)block, (unsigned char)(block >> 8),
+                                 (unsigned char)(block >> 16), 'a'};
+        assert_int_equal(cart_buf_add(b, bytes, sizeof bytes, NULL), 0);
+        n -= some;
+    }
+}
+
+/* A stream whose one record says raw bytes, of which its frame has n, with more bytes behind the frame. */
+static void put_compressed(struct cart_buf *b, int log, size_t n, size_t raw, size_t more)
+{
+    struct cart_buf z = CART_BUF_INIT, plain = CART_BUF_INIT;
+
+    put_start(b, "{\"history\":[],\"kind\":\"metrics\",\"limits\":{\"record\":1073741824},"
+                 "\"version\":[1,0]}");
+    put_zstd(&z, log, n);
+    assert_int_equal(cart_buf_add(&z, "behind", more, NULL), 0);
+    put_record(b, "METR", CART_FRAME_ZSTD, raw, z.data, z.len);
+    assert_int_equal(cart_buf_reserve(&plain, raw, NULL), 0);
+    memset(plain.data, 'a', raw);
+    put_end(b, 1, plain.data, raw);
+    cart_buf_release(&z);
+    cart_buf_release(&plain);
+}
+
+static void test_compressed_frames(void **state)
+{
+    struct cart_buf b = CART_BUF_INIT;
+    struct cart_err err;
+    int n;
+
+    (void)state;
+    put_compressed(&b, 17, 100, 100, 0);
+    assert_int_equal(read_bytes(b.data, b.len, &n, &err), 0);
+    put_compressed(&b, 17, 100, 100, 1);
+    expect_error(&b, CART_EFORMAT, "do not hold what its head says");
+    put_compressed(&b, 17, 99, 100, 0);
+    expect_error(&b, CART_EFORMAT, "do not hold what its head says");
+    put_compressed(&b, 17, 101, 100, 0);
+    expect_error(&b, CART_EFORMAT, "do not hold what its head says");
+    /* Memory is not asked for that the record would not need. */
+    put_compressed(&b, 23, 100, 100, 0);
+    assert_int_equal(read_bytes(b.data, b.len, &n, &err), 0);
+    put_compressed(&b, 24, 100, 100, 0);
+    expect_error(&b, CART_EFORMAT, "too much memory");
+    put_compressed(&b, 24, (size_t)9 << 20, (size_t)9 << 20, 0);
+    assert_int_equal(read_bytes(b.data, b.len, &n, &err), 0);
+    put_compressed(&b, 25, (size_t)9 << 20, (size_t)9 << 20, 0);
+    expect_error(&b, CART_EFORMAT, "too much memory");
+    cart_buf_release(&b);
+}
+
+/* HEAD has its own limit. */
+static void test_longest_head(void **state)
+{
+    static const char start[] = "{\"a\":\"",
+                      rest[] = "\",\"history\":[],\"kind\":\"metrics\",\"limits\":"
+                               "{\"record\":9},\"version\":[1,0]}";
+    struct cart_buf b = CART_BUF_INIT, head = CART_BUF_INIT;
+    struct cart_err err;
+    int n;
+
+    (void)state;
+    for (size_t more = 0; more < 2; more++) {
+        size_t fill = CART_STREAM_MAX_HEAD + more - (sizeof start - 1) - (sizeof rest - 1);
+        cart_buf_reset(&head);
+        assert_int_equal(cart_buf_add(&head, start, sizeof start - 1, NULL), 0);
+        assert_int_equal(cart_buf_reserve(&head, fill, NULL), 0);
+        memset(head.data + head.len, 'x', fill);
+        head.len += fill;
+        assert_int_equal(cart_buf_add(&head, rest, sizeof rest - 1, NULL), 0);
+        put_start(&b, head.data);
+        put_end(&b, 0, "", 0);
+        if (more == 0)
+            assert_int_equal(read_bytes(b.data, b.len, &n, &err), 0);
+        else
+            expect_error(&b, CART_EFORMAT, "expected at most 4194304 bytes, found 4194305");
+    }
+    cart_buf_release(&head);
     cart_buf_release(&b);
 }
 
@@ -587,13 +691,14 @@ static void test_pipe(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_round_trip),       cmocka_unit_test(test_compression_saves),
-        cmocka_unit_test(test_every_truncation), cmocka_unit_test(test_every_bit_flip),
-        cmocka_unit_test(test_cat_is_refused),   cmocka_unit_test(test_versions_and_kinds),
-        cmocka_unit_test(test_unknown_records),  cmocka_unit_test(test_end_must_agree),
-        cmocka_unit_test(test_lying_sizes),      cmocka_unit_test(test_foreign_formats),
-        cmocka_unit_test(test_writer_refuses),   cmocka_unit_test(test_resume_from_anywhere),
-        cmocka_unit_test(test_history),          cmocka_unit_test(test_pipe),
+        cmocka_unit_test(test_round_trip),        cmocka_unit_test(test_compression_saves),
+        cmocka_unit_test(test_every_truncation),  cmocka_unit_test(test_every_bit_flip),
+        cmocka_unit_test(test_cat_is_refused),    cmocka_unit_test(test_versions_and_kinds),
+        cmocka_unit_test(test_unknown_records),   cmocka_unit_test(test_end_must_agree),
+        cmocka_unit_test(test_lying_sizes),       cmocka_unit_test(test_foreign_formats),
+        cmocka_unit_test(test_writer_refuses),    cmocka_unit_test(test_resume_from_anywhere),
+        cmocka_unit_test(test_history),           cmocka_unit_test(test_pipe),
+        cmocka_unit_test(test_compressed_frames), cmocka_unit_test(test_longest_head),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
