@@ -1,9 +1,11 @@
+#include "base/clock.h"
 #include "base/io.h"
 #include "base/json.h"
 #include "base/log.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +14,12 @@
 #include <time.h>
 #include <unistd.h>
 
+/* How long the reader of a FIFO may take to come, and to make room: one that was started in the same
+ * moment is there by then, and where there is none the run goes on. */
+#define PATIENCE 1.0
+
 static int trace_fd = -1;
+static bool torn; /* the file ends within a line, which a crash or a full disk has left */
 
 /* Start of the session's first process in clock ticks since boot, so that a reused session number
  * makes another id. */
@@ -86,14 +93,38 @@ int cart_trace_check(struct cart_err *err)
     return CART_EUSAGE;
 }
 
+static bool ends_torn(const char *path, int fd)
+{
+    struct stat st;
+    char last = '\n';
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size == 0)
+        return false;
+    int in = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (in < 0)
+        return false; /* may be written only */
+    if (pread(in, &last, 1, st.st_size - 1) != 1)
+        last = '\n';
+    close(in);
+    return last != '\n';
+}
+
 static bool open_trace(void)
 {
     const char *path = getenv("CART_TRACE");
+    static const struct timespec moment = {0, 10000000};
     if (trace_fd >= 0)
         return true;
     if (!path || !*path)
         return false;
-    trace_fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666);
+    double until = cart_clock_now() + PATIENCE;
+    for (;;) {
+        trace_fd =
+            open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
+        if (trace_fd >= 0 || errno != ENXIO || cart_clock_now() > until)
+            break;
+        nanosleep(&moment, NULL);
+    }
+    torn = trace_fd >= 0 && ends_torn(path, trace_fd);
     if (trace_fd < 0) {
         struct cart_err err;
         cart_err_sys(&err, "CART_TRACE: %s", path);
@@ -127,15 +158,25 @@ static ssize_t write_alive(int fd, const void *bytes, size_t n)
     return put;
 }
 
-/* One write, so that lines of several processes do not mix. What fails is said once. */
+/* One write, so that lines of several processes do not mix, but for a line that is larger than what
+ * a pipe takes at once. What fails is said once. */
 static void put_line(const struct cart_buf *line)
 {
     struct cart_err err;
-    ssize_t put = write_alive(trace_fd, line->data, line->len);
-    if (put == (ssize_t)line->len)
+    const char *at = line->data;
+    size_t left = line->len;
+    while (left > 0) {
+        ssize_t put = write_alive(trace_fd, at, left);
+        struct pollfd p = {.fd = trace_fd, .events = POLLOUT};
+        if (put < 0 && errno == EAGAIN && poll(&p, 1, (int)(1000 * PATIENCE)) > 0)
+            continue;
+        if (put < 0)
+            break;
+        at += put;
+        left -= (size_t)put;
+    }
+    if (left == 0)
         return;
-    if (put >= 0)
-        errno = ENOSPC;
     cart_err_sys(&err, "CART_TRACE: %s: writing", getenv("CART_TRACE"));
     cart_log(CART_LOG_WARNING, "%s", err.msg);
     close(trace_fd);
@@ -157,7 +198,10 @@ void cart_trace(const char *event, const char *fields)
     /* Tracing is a help for people who look at a run: it never makes the run fail. */
     if (own && fields && cart_json_parse(&more, fields, strlen(fields), "trace", NULL) == 0)
         json_object_update_missing(own, more);
-    if (own && cart_json_dump(own, &line, NULL) == 0 && cart_buf_add(&line, "\n", 1, NULL) == 0)
+    int r = torn ? cart_buf_add(&line, "\n", 1, NULL) : 0;
+    torn = false;
+    if (r == 0 && own && cart_json_dump(own, &line, NULL) == 0 &&
+        cart_buf_add(&line, "\n", 1, NULL) == 0)
         put_line(&line);
     cart_buf_release(&line);
     json_decref(more);

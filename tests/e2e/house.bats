@@ -274,6 +274,31 @@ EOF
     cart_has words 'CART_TRACE: /dev/full: writing: No space left on device'
 }
 
+@test "a FIFO that nobody reads, or reads from, holds nothing up" {
+    cart_tiny llama_tied
+    seq 200 > input
+    mkfifo trace
+    CART_TRACE=trace timeout 20 cart-tokenize -o tokens input 2> words
+    cart_has words 'cart-tokenize: warning: CART_TRACE: trace: No such device or address'
+    # Full, with a reader that only keeps it open.
+    exec 8<> trace
+    head -c 65536 /dev/zero >&8
+    CART_TRACE=trace timeout 20 cart-tokenize -o tokens input 2> words 8>&-
+    exec 8>&-
+    cart_equal 1 "$(grep -c 'warning: CART_TRACE: trace: writing: Resource temporarily unavailable' words)"
+    cart-view --check tokens
+}
+
+@test "an event behind a torn line begins one of its own" {
+    cart_tiny llama_tied
+    seq 200 > input
+    CART_TRACE=trace cart-tokenize -q -o tokens input
+    truncate -s -9 trace
+    CART_TRACE=trace cart-tokenize -q -o tokens input
+    cart_equal 4 "$(wc -l < trace)"
+    tail -n +3 trace | jq -e -s 'map(.event) == ["start", "exit"]'
+}
+
 @test "a trace whose reader has gone is said once, and the run goes on" {
     cart_tiny llama_tied
     seq 200 > input
