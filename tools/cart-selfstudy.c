@@ -247,7 +247,6 @@ static int open_all(struct work *w, const char *input, struct cart_err *err)
     const struct options *o = w->o;
     const struct cart_chat *chat;
     int r;
-
     if ((r = cart_model_open_pooled(&w->m, &w->pool, o->common.model, o->profile, o->common.jobs,
                                     err)) < 0 ||
         (r = cart_model_chat(w->m, &chat, err)) < 0 ||
@@ -294,7 +293,6 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
 {
     struct work w = {.o = o, .corpus = CART_CORPUS_INIT, .stage = {.fd = -1}};
     int r;
-
     if ((r = cart_kernels_select((enum cart_kernels)o->common.kernels,
                                  (enum cart_precision)o->common.precision, err)) < 0 ||
         (r = open_all(&w, input, err)) < 0)

@@ -82,7 +82,8 @@ int cart_io_companion(struct cart_buf *b, const char *path, const char *ending,
 
 /* FILE.part of a long writer: opened for reading and writing, made where there is none, its content
  * kept, and locked until the descriptor is closed (duplicates included). CART_EUSAGE: there is
- * something else than a regular file, be it a symbolic link. CART_EAGAIN: another process has it. The lock binds those who ask for it, on file systems that have locks. */
+ * something else than a regular file, be it a symbolic link. CART_EAGAIN: another process has it.
+ * The lock binds those who ask for it, on file systems that have locks. */
 int cart_io_claim(int *fd, const char *path, struct cart_err *err) CART_MUST_USE;
 /* The same of a file that is open already, before it is renamed to a claimed name: the claim goes on
  * without a gap where the descriptor before it stays open until then. */

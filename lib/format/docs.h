@@ -12,7 +12,8 @@
  *   archive     zip, or tar, also gzip, bzip2, xz or zstd compressed, recognised by content:
  *               its regular members in archive order, as ARCHIVE/MEMBER, hidden names passed over
  *               too. A zip that comes through a pipe is kept in a scratch file while it is read,
- *               since its directory is at its end. An archive inside an archive is not opened, nor what was compressed twice.
+ *               since its directory is at its end. An archive inside an archive is not opened, nor
+ *               what was compressed twice.
  *               One that is damaged or cut off is an error wherever its format has a checksum; so
  *               is a file with the name of one that does not begin like any.
  *   compressed  a single gzip, bzip2, xz or zstd file is the document it holds.

@@ -93,9 +93,9 @@ static int check_values(const char *name, const void *data, size_t n, const char
         float x;
         memcpy(&x, (const char *)data + i * sizeof x, sizeof x);
         if (moment2 ? !(x >= 0) : !isfinite(x))
-            return cart_err_set(err, CART_EFORMAT, "%s: tensor %s: value %zu: expected %s, found %g",
-                                what, name, i, moment2 ? "at least 0" : "a finite number",
-                                (double)x);
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: tensor %s: value %zu: expected %s, found %g", what, name, i,
+                                moment2 ? "at least 0" : "a finite number", (double)x);
     }
     return 0;
 }
@@ -204,8 +204,8 @@ static int check_place(const struct cart_train_state *s, const json_t *identity,
         (r = cart_json_u64(recipe, "accum", INT64_MAX, &accum, "recipe", err)) < 0)
         return cart_err_wrap(err, r, "%s: cart.identity", what);
     if (s->step < 1 || s->step > steps)
-        return cart_err_set(err, CART_EFORMAT, "%s: cart.step: expected 1 to %llu, found %llu", what,
-                            (unsigned long long)steps, (unsigned long long)s->step);
+        return cart_err_set(err, CART_EFORMAT, "%s: cart.step: expected 1 to %llu, found %llu",
+                            what, (unsigned long long)steps, (unsigned long long)s->step);
     if (accum < 1 || s->mark.taken % accum != 0 || s->mark.taken / accum != s->step)
         return cart_err_set(err, CART_EFORMAT,
                             "%s: cart.taken: expected %llu conversations for each of %llu steps, "
