@@ -4,6 +4,8 @@
 
 #include "tensor/attention_kernels.h"
 #include "tensor/dispatch.h"
+#include "tensor/flush_impl.h"
+#include "tensor/precision.h"
 
 #include <assert.h>
 
@@ -42,28 +44,34 @@ static size_t part_size(const struct cart_attn_forward_work *w, const struct car
 static void forward_unit(void *ctx, size_t unit, size_t worker)
 {
     struct plan *p = ctx;
+    unsigned mode = flush_begin(p->kernels->values);
 
     p->kernels->forward(&p->range[unit / p->d->HK], p->d, unit % p->d->HK,
                         cart_pool_scratch(p->pool, worker));
+    flush_end(p->kernels->values, mode);
 }
 
 static void span_unit(void *ctx, size_t unit, size_t worker)
 {
     struct plan *p = ctx;
     size_t kv = unit / p->n_spans, span = p->span0 + unit % p->n_spans;
+    unsigned mode = flush_begin(p->kernels->values);
 
     p->kernels->forward_span(&p->range[0], p->d, kv, span,
                              p->parts + unit * part_size(&p->range[0], p->d),
                              cart_pool_scratch(p->pool, worker));
+    flush_end(p->kernels->values, mode);
 }
 
 static void join_unit(void *ctx, size_t unit, size_t worker)
 {
     struct plan *p = ctx;
+    unsigned mode = flush_begin(p->kernels->values);
 
     p->kernels->join(&p->range[0], p->d, unit, p->n_spans,
                      p->parts + unit * p->n_spans * part_size(&p->range[0], p->d),
                      cart_pool_scratch(p->pool, worker));
+    flush_end(p->kernels->values, mode);
 }
 
 static void run_ranges(struct plan *p)
@@ -196,6 +204,7 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
     size_t i = unit / per_head / p->d->HK, rows = p->items[i].T * (p->d->H / p->d->HK);
     size_t blocks = (p->items[i].pos0 + p->items[i].T + CART_ATTN_BLOCK - 1) / CART_ATTN_BLOCK;
     struct cart_attn_backward_work w = {&p->items[i], &p->grads[i], 0, rows, 0, blocks, true, true};
+    unsigned mode;
 
     if (rows == 0)
         return;
@@ -210,7 +219,9 @@ static void backward_unit(void *ctx, size_t unit, size_t worker)
         w.r0 = rows * piece / p->pieces;
         w.r1 = rows * (piece + 1) / p->pieces;
     }
+    mode = flush_begin(p->kernels->values);
     p->kernels->backward(&w, p->d, kv, cart_pool_scratch(p->pool, worker));
+    flush_end(p->kernels->values, mode);
 }
 
 /* A unit is one KV head of one item, whose five products share scores. Where these are too few for
@@ -235,14 +246,21 @@ void cart_attention_backward_with(const struct cart_attention_kernels *kernels,
     cart_pool_run(pool, p.pieces > 1 ? units * 2 * p.pieces : units, backward_unit, &p);
 }
 
+static const struct cart_attention_kernels *kernels_of_class(void)
+{
+    const struct cart_tensor_kernels *set = cart_tensor_kernels();
+
+    return cart_precision_selected() == CART_PRECISION_BF16 ? set->attention_bf16 : set->attention;
+}
+
 void cart_attention_forward(const struct cart_attn_item *items, size_t n,
                             const struct cart_attn_dims *d, struct cart_pool *pool)
 {
-    cart_attention_forward_with(cart_tensor_kernels()->attention, items, n, d, pool);
+    cart_attention_forward_with(kernels_of_class(), items, n, d, pool);
 }
 
 void cart_attention_backward(const struct cart_attn_item *items, const struct cart_attn_grad *grads,
                              size_t n, const struct cart_attn_dims *d, struct cart_pool *pool)
 {
-    cart_attention_backward_with(cart_tensor_kernels()->attention, items, grads, n, d, pool);
+    cart_attention_backward_with(kernels_of_class(), items, grads, n, d, pool);
 }

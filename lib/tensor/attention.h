@@ -27,6 +27,19 @@
  * - dk[j][d], dv[j][d]: chains over queries ascending, then head in group, of fmaf(ds, q[d], .) and
  *   fmaf(p, dout[d], .), each continuing from the value that the buffer held.
  *
+ * The bf16 class multiplies pairs of values, as its matrix products do (matmul.h): both factors are
+ * rounded to bf16, of a pair (2 i, 2 i + 1) the odd one goes first, one fmaf each, and whatever is
+ * subnormal is zero, in all that is computed here.
+ * - scores and dp: pairs of d; behind an odd DH follows a zero.
+ * - forward: p is rounded to bf16 before it is summed, so that weights are divided by the sum of
+ *   themselves. o: pairs of keys by logical index.
+ * - dq: pairs of keys, of ds and k. dk, dv: pairs of rows of the item, of ds and q, p and dout; row r
+ *   is query r / G, head r % G in its group of G = H / HK. So queries cut into several calls give
+ *   the same bits where each but the last has an even number of rows.
+ * - of a pair whose one part is not seen, that part counts as two zeros; a pair that is not seen at
+ *   all does not count.
+ * All else is as above.
+ *
  * So a row's bits do not depend on how its keys are stored, how the prompt was cut, or what is
  * computed beside it. Rows that a query does not see never touch its result, whatever they hold. A
  * NaN or infinity in what it does see gives NaN (equal as NaN; sign and payload are not part of the
@@ -36,6 +49,7 @@
 
 #include "base/pool.h"
 #include "tensor/dtype.h"
+#include "tensor/precision.h"
 
 #define CART_ATTN_BLOCK 64
 #define CART_ATTN_SPAN 512
@@ -83,8 +97,8 @@ struct cart_attn_item {
  * share the reading of it, so put streams behind one prefix side by side. */
 void cart_attention_forward(const struct cart_attn_item *items, size_t n,
                             const struct cart_attn_dims *d, struct cart_pool *pool);
-void cart_attention_forward_ref(const struct cart_attn_item *items, size_t n,
-                                const struct cart_attn_dims *d);
+void cart_attention_forward_ref(enum cart_precision precision, const struct cart_attn_item *items,
+                                size_t n, const struct cart_attn_dims *d);
 
 /* Gradients of one item. The segments must be F32 by rows here. dk/dv [rows, HK, DH] parallel to the item's
  * segments, dense (stride HK * DH); a NULL entry means that gradient is not wanted. Adds into dq,
@@ -98,7 +112,7 @@ struct cart_attn_grad {
 
 void cart_attention_backward(const struct cart_attn_item *items, const struct cart_attn_grad *grads,
                              size_t n, const struct cart_attn_dims *d, struct cart_pool *pool);
-void cart_attention_backward_ref(const struct cart_attn_item *items,
+void cart_attention_backward_ref(enum cart_precision precision, const struct cart_attn_item *items,
                                  const struct cart_attn_grad *grads, size_t n,
                                  const struct cart_attn_dims *d);
 

@@ -1,5 +1,12 @@
-/* Attention over the lanes of this variant. */
+/* Attention of the f32 class over the lanes of this variant. */
+#include "tensor/attention_cells_f32_impl.h"
+
 #include "tensor/attention_impl.h"
 
-const struct cart_attention_kernels cart_attention_kernels_avx2 = {forward, forward_span, join,
-                                                                   backward};
+const struct cart_attention_kernels cart_attention_kernels_avx2 = {
+    .values = VALUES,
+    .forward = forward,
+    .forward_span = forward_span,
+    .join = join,
+    .backward = backward,
+};

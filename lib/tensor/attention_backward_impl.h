@@ -14,8 +14,8 @@
 /* Scores and dout . v of n rows from i on, in tiles. */
 static void group_dots(struct backward_state *b, size_t i, size_t n)
 {
-    struct source kt = source_f32(b->kt), vt = source_f32(b->vt);
-    size_t DHp = b->DHp, DH = b->d->DH;
+    struct source kt = source_cells(b->kt), vt = source_cells(b->vt);
+    size_t DHc = b->DHc, DH = b->d->DH;
 
     for (size_t r = 0; r < n; r += TILE_ROWS) {
         size_t rows = min_size(TILE_ROWS, n - r), j0 = b->lo[r], j1 = b->hi[r];
@@ -24,29 +24,58 @@ static void group_dots(struct backward_state *b, size_t i, size_t n)
             j0 = min_size(j0, b->lo[r + k]);
             j1 = max_size(j1, b->hi[r + k]);
         }
-        dots(rows, b->q + (i + r) * DHp, DHp, DH, &kt, b->s + r * BLOCK, j0, j1);
-        dots(rows, b->dout + (i + r) * DHp, DHp, DH, &vt, b->dp + r * BLOCK, j0, j1);
+        dots(rows, b->q + (i + r) * DHc, DHc, DH, &kt, b->s + r * BLOCK, j0, j1);
+        dots(rows, b->dout + (i + r) * DHc, DHc, DH, &vt, b->dp + r * BLOCK, j0, j1);
     }
 }
 
-/* Scores become p, and dout . v becomes ds; what a row does not see holds nothing of use. */
+struct weights {
+    struct lanes p, ds;
+};
+
+/* p and ds of keys v .. v + LANES - 1 of the block for row r of n of the group, row i + r of the
+ * chunk. What a row does not see holds nothing of use or, where it may share a cell with what one
+ * sees, zero. */
+CART_ALWAYS_INLINE struct weights row_weights(const struct backward_state *b, size_t i, size_t n,
+                                              size_t r, size_t v)
+{
+    struct weights w = {lanes_set(0.0f), lanes_set(0.0f)};
+    struct lanes scale = lanes_set(b->d->scale), x, dp;
+
+    if (VALUES > 1 && r >= n)
+        return w;
+    x = lanes_sub(lanes_mul(lanes_load(b->s + r * BLOCK + v), scale), lanes_set(b->m[i + r]));
+    dp = lanes_sub(lanes_load(b->dp + r * BLOCK + v), lanes_set(b->delta[i + r]));
+    w.p = lanes_mul(lanes_exp_falling(x), lanes_set(b->inverse[i + r]));
+    w.ds = lanes_mul(lanes_mul(w.p, dp), scale);
+    if (VALUES > 1 && (b->lo[r] > 0 || b->hi[r] < BLOCK)) {
+        size_t lo = b->lo[r] > v ? b->lo[r] - v : 0, hi = b->hi[r] > v ? b->hi[r] - v : 0;
+
+        w.p = lanes_keep(w.p, lo, hi, 0.0f);
+        w.ds = lanes_keep(w.ds, lo, hi, 0.0f);
+    }
+    return w;
+}
+
+/* Scores become p, and dout . v becomes ds, of n rows from i on. */
 static void group_weights(struct backward_state *b, size_t i, size_t n)
 {
-    struct lanes scale = lanes_set(b->d->scale);
+    for (size_t r = 0; r < n; r += VALUES) {
+        for (size_t v = 0; v < BLOCK; v += LANES * VALUES) {
+            struct weights w[VALUES][VALUES]; /* [row][keys] */
 
-    for (size_t r = 0; r < n; r++) {
-        struct lanes m = lanes_set(b->m[i + r]), inverse = lanes_set(b->inverse[i + r]);
-        struct lanes delta = lanes_set(b->delta[i + r]);
-        float *s = b->s + r * BLOCK, *dp = b->dp + r * BLOCK;
+            for (size_t a = 0; a < VALUES; a++)
+                for (size_t h = 0; h < VALUES; h++)
+                    w[a][h] = row_weights(b, i, n, r + a, v + h * LANES);
+            for (size_t h = 0; h < VALUES; h++) {
+                size_t at = r * BLOCK + v + h * LANES;
 
-#pragma GCC unroll 4
-        for (size_t v = 0; v < BLOCK; v += LANES) {
-            struct lanes x = lanes_sub(lanes_mul(lanes_load(s + v), scale), m);
-            struct lanes p = lanes_mul(lanes_exp_falling(x), inverse);
-
-            lanes_store(s + v, p);
-            lanes_store(dp + v,
-                        lanes_mul(lanes_mul(p, lanes_sub(lanes_load(dp + v), delta)), scale));
+                lanes_store(b->s + at, cells_across(w[0][h].p, w[VALUES - 1][h].p));
+                lanes_store(b->dp + at, cells_across(w[0][h].ds, w[VALUES - 1][h].ds));
+            }
+            for (size_t a = 0; VALUES > 1 && a < VALUES; a++)
+                lanes_store(b->ds_along + ((r + a) * BLOCK + v) / VALUES,
+                            cells_along(w[a][0].ds, w[a][VALUES - 1].ds));
         }
     }
 }
@@ -71,12 +100,13 @@ static void group_bands(struct backward_state *b, size_t n)
     }
 }
 
-/* out [BLOCK][DHp] += transposed(coef [n][BLOCK]) . vec [n][DHp], each key over the rows that see
- * it. */
+/* out [BLOCK][DHp] += transposed(coef [n][BLOCK]) . vec [n][DHp], both cells across the n rows, each
+ * key over the rows that see it. */
 static void keys_add(struct backward_state *b, float *out, const float *coef, const float *vec)
 {
     for (size_t j = 0; j < BLOCK; j += TILE_ROWS) {
-        struct sum_args a = {out + j * b->DHp, b->DHp, coef + j, 1, BLOCK, source_f32(vec), b->DHp};
+        struct sum_args a = {out + j * b->DHp,   b->DHp, coef + j, 1, VALUES * BLOCK,
+                             source_cells(vec), b->DHp};
 
         sum_banded(min_size(TILE_ROWS, BLOCK - j), &a, b->DHp, b->from + j, b->to + j);
     }
@@ -92,21 +122,23 @@ static void group_back(struct backward_state *b, size_t i, size_t n, size_t firs
     group_dots(b, i, n);
     group_weights(b, i, n);
     for (size_t r = 0; b->w->dq && r < n; r += TILE_ROWS) {
-        struct sum_args a = {b->dq + (i + r) * DHp, DHp, b->dp + r * BLOCK, BLOCK, 1,
-                             source_f32(b->k),      DHp};
+        struct sum_args a = {b->dq + (i + r) * DHp, DHp, b->ds_along + r * (BLOCK / VALUES),
+                             BLOCK / VALUES,        1,   source_cells(b->k),
+                             DHp};
 
         sum_banded(min_size(TILE_ROWS, n - r), &a, DHp, b->lo + r, b->hi + r);
     }
     if (b->w->dkv && (b->any_dk || b->any_dv)) {
         group_bands(b, n);
         if (b->any_dv)
-            keys_add(b, b->dv, b->s, b->dout + i * DHp);
+            keys_add(b, b->dv, b->s, b->dout_across + i / VALUES * DHp);
         if (b->any_dk)
-            keys_add(b, b->dk, b->dp, b->q + i * DHp);
+            keys_add(b, b->dk, b->dp, b->q_across + i / VALUES * DHp);
     }
 }
 
-/* The rows of the chunk that see a key of the block at first, counted within the chunk. */
+/* The rows of the chunk that see a key of the block at first, counted within the chunk; from whole
+ * cells of rows on. */
 static void rows_seeing(const struct backward_state *b, size_t first, size_t *from, size_t *to)
 {
     const struct cart_attn_item *it = b->w->item;
@@ -118,26 +150,29 @@ static void rows_seeing(const struct backward_state *b, size_t first, size_t *fr
 
         t1 = end <= it->pos0 ? 0 : min_size(t1, end - it->pos0);
     }
-    *from = max_size(b->row0, t0 * b->G) - b->row0;
+    *from = round_down(max_size(b->row0, t0 * b->G) - b->row0, VALUES);
     *to = max_size(b->row0, min_size(b->row0 + b->n_rows, t1 * b->G)) - b->row0;
 }
 
-/* The keys of a block as rows and both sides' columns. Keys are copied in any case: rows that many
- * tiles read again and again should not share a few sets of the cache. */
+/* The keys of a block across them, and both sides' columns. Keys are copied in any case: rows that
+ * many tiles read again and again should not share a few sets of the cache. */
 static void block_load(struct backward_state *b, struct reading *read)
 {
-    size_t ldv = b->DHp;
-    struct source v = source_f32(NULL);
+    size_t ldv = b->DHc;
+    struct source v = source_cells(NULL);
+    float *rows = VALUES == 1 ? b->k : b->rows;
 
     if (read->n == BLOCK)
         v = rows_in_place(read, true, false, &ldv);
     if (v.base == NULL) {
-        rows_copy(read, true, b->rows);
-        v = source_f32(b->rows);
+        copy_along(read, true, b->rows);
+        v = source_cells(b->rows);
     }
-    block_transpose(b->vt, v, ldv, b->DHp);
-    rows_copy(read, false, b->k);
-    block_transpose(b->kt, source_f32(b->k), b->DHp, b->DHp);
+    block_transpose(b->vt, v, ldv, b->DHc);
+    copy_along(read, false, rows);
+    block_transpose(b->kt, source_cells(rows), b->DHc, b->DHc);
+    if (VALUES > 1)
+        copy_across(read, false, b->k);
 }
 
 static void chunk_back(struct backward_state *b)
@@ -170,25 +205,33 @@ static void chunk_back(struct backward_state *b)
 static void backward(const struct cart_attn_backward_work *w, const struct cart_attn_dims *d,
                      size_t kv, void *scratch)
 {
-    struct backward_state b = {
-        .w = w, .d = d, .kv = kv, .DHp = cart_attn_padded(d->DH), .G = d->H / d->HK};
+    struct backward_state b = {.w = w,
+                               .d = d,
+                               .kv = kv,
+                               .DHp = cart_attn_padded(d->DH),
+                               .DHc = cells_padded(d->DH),
+                               .G = d->H / d->HK};
     size_t most = min_size(chunk_most(b.DHp), w->r1 - w->r0);
     float *space = scratch;
 
-    b.kt = take(&space, b.DHp * BLOCK);
-    b.vt = take(&space, b.DHp * BLOCK);
-    b.k = take(&space, b.DHp * BLOCK);
-    b.rows = take(&space, b.DHp * BLOCK);
+    b.kt = take(&space, b.DHc * BLOCK);
+    b.vt = take(&space, b.DHc * BLOCK);
+    b.k = take(&space, b.DHp * BLOCK / VALUES);
+    b.rows = take(&space, b.DHc * BLOCK);
     b.dk = take(&space, b.DHp * BLOCK);
     b.dv = take(&space, b.DHp * BLOCK);
     b.s = take(&space, GROUP_BACK * BLOCK);
     b.dp = take(&space, GROUP_BACK * BLOCK);
-    b.q = take(&space, b.DHp * most);
-    b.dout = take(&space, b.DHp * most);
+    b.q = take(&space, b.DHc * most);
+    b.dout = take(&space, b.DHc * most);
     b.dq = take(&space, b.DHp * most);
     b.m = take(&space, most);
     b.inverse = take(&space, most);
     b.delta = take(&space, most);
+    /* Cells of one value are the same along rows and across them. */
+    b.q_across = VALUES == 1 ? b.q : take(&space, b.DHp * round_up(most, VALUES) / VALUES);
+    b.dout_across = VALUES == 1 ? b.dout : take(&space, b.DHp * round_up(most, VALUES) / VALUES);
+    b.ds_along = VALUES == 1 ? b.dp : take(&space, GROUP_BACK * BLOCK / VALUES);
     assert((size_t)((char *)space - (char *)scratch) <= CART_ATTN_SCRATCH);
     for (size_t r = w->r0; r < w->r1; r += most) {
         b.row0 = r;

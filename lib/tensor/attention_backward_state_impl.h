@@ -11,19 +11,24 @@
 struct backward_state {
     const struct cart_attn_backward_work *w;
     const struct cart_attn_dims *d;
-    size_t kv, DHp, G;
-    float *kt, *vt;      /* [DHp][BLOCK] */
+    size_t kv, DHp, DHc, G;
+    float *kt, *vt;      /* [DHc][BLOCK] */
     float *dk, *dv;      /* [BLOCK][DHp] */
-    float *k, *rows;     /* [BLOCK][DHp]: keys, and scratch for values */
+    float *k;            /* [BLOCK / VALUES][DHp]: across keys */
+    float *rows;         /* [BLOCK][DHc]: scratch */
     bool any_dk, any_dv; /* whether a segment in this block wants it */
 
     /* The chunk: rows row0 .. row0 + n_rows - 1 of the item. */
     size_t row0, n_rows;
-    float *q, *dout, *dq;       /* [n_rows][DHp] */
-    float *m, *inverse, *delta; /* [n_rows] */
+    float *q, *dout;                 /* [n_rows][DHc]: along rows */
+    float *q_across, *dout_across;   /* [n_rows / VALUES, rounded up][DHp]: across rows */
+    float *dq;                       /* [n_rows][DHp] */
+    float *m, *inverse, *delta;      /* [n_rows] */
 
-    /* The group: rows i .. of the chunk. */
-    float *s, *dp; /* [GROUP_BACK][BLOCK]: scores, then p; dout . v, then ds */
+    /* The group: rows i .. of the chunk. Scores and dout . v become cells across the rows of p and of
+     * ds, those of VALUES rows in the place of the first. */
+    float *s, *dp;   /* [GROUP_BACK][BLOCK] */
+    float *ds_along; /* [GROUP_BACK][BLOCK / VALUES]: ds again, as cells along it */
     size_t lo[GROUP_BACK], hi[GROUP_BACK]; /* keys of the block that a row sees */
     size_t from[BLOCK], to[BLOCK];         /* rows of the group that a key is seen by */
 };
@@ -71,14 +76,45 @@ static void block_gradients(struct backward_state *b, struct cursor *c, size_t f
         if (out)
             continue;
         if (dk)
-            widen_row(dk_here, dk, CART_F32, at, DH);
+            widen_row(dk_here, (struct source){dk, at, F32}, DH);
         else
             memset(dk_here, 0, b->DHp * sizeof(float));
         if (dv)
-            widen_row(dv_here, dv, CART_F32, at, DH);
+            widen_row(dv_here, (struct source){dv, at, F32}, DH);
         else
             memset(dv_here, 0, b->DHp * sizeof(float));
     }
+}
+
+/* Where row i of the chunk has its DH values in an array of queries and heads, rows ld apart. */
+static struct source row_of_chunk(const struct backward_state *b, size_t i, const float *x, size_t ld)
+{
+    size_t t = (b->row0 + i) / b->G, h = b->kv * b->G + (b->row0 + i) % b->G;
+
+    return (struct source){i < b->n_rows ? x : NULL, t * ld + h * b->d->DH, F32};
+}
+
+static float row_delta(const float *dout, const float *out, size_t DH)
+{
+    struct lanes sum = lanes_set(0.0f);
+    size_t c = 0;
+
+    for (; c + LANES <= DH; c += LANES)
+        sum = lanes_fma(lanes_load(dout + c), lanes_load(out + c), sum);
+    if (c < DH)
+        sum = lanes_fma(lanes_load_n(dout + c, DH - c), lanes_load_n(out + c, DH - c), sum);
+    return lanes_sum(sum);
+}
+
+/* Rows i .. i + VALUES - 1 of the chunk as cells across them. */
+static void across_chunk(const struct backward_state *b, size_t i, const float *x, size_t ld,
+                         float *out)
+{
+    struct source rows[VALUES];
+
+    for (size_t h = 0; h < VALUES; h++)
+        rows[h] = row_of_chunk(b, i + h, x, ld);
+    rows_across(out + i / VALUES * b->DHp, rows, b->d->DH);
 }
 
 /* Brings in what the rows of the chunk have: queries, output gradients, running dq, statistics. */
@@ -86,24 +122,23 @@ static void chunk_load(struct backward_state *b)
 {
     const struct cart_attn_item *it = b->w->item;
     const struct cart_attn_grad *g = b->w->grad;
-    size_t DH = b->d->DH, DHp = b->DHp;
+    size_t DH = b->d->DH;
 
     for (size_t i = 0; i < b->n_rows; i++) {
+        struct source dout = row_of_chunk(b, i, g->dout, g->lddo);
         size_t t = (b->row0 + i) / b->G, h = b->kv * b->G + (b->row0 + i) % b->G;
-        const float *out = it->out + t * it->ldo + h * DH, *dout = b->dout + i * DHp;
         const float *stats = it->stats + (t * b->d->H + h) * 2;
-        struct lanes sum = lanes_set(0.0f);
-        size_t c = 0;
 
-        widen_row(b->q + i * DHp, it->q, CART_F32, t * it->ldq + h * DH, DH);
-        widen_row(b->dout + i * DHp, g->dout, CART_F32, t * g->lddo + h * DH, DH);
+        row_along(b->q + i * b->DHc, row_of_chunk(b, i, it->q, it->ldq), DH);
+        row_along(b->dout + i * b->DHc, dout, DH);
+        if (VALUES > 1 && i % VALUES == 0) {
+            across_chunk(b, i, it->q, it->ldq, b->q_across);
+            across_chunk(b, i, g->dout, g->lddo, b->dout_across);
+        }
         if (b->w->dq)
-            widen_row(b->dq + i * DHp, g->dq, CART_F32, t * g->lddq + h * DH, DH);
-        for (; c + LANES <= DH; c += LANES)
-            sum = lanes_fma(lanes_load(dout + c), lanes_load(out + c), sum);
-        if (c < DH)
-            sum = lanes_fma(lanes_load(dout + c), lanes_load_n(out + c, DH - c), sum);
-        b->delta[i] = lanes_sum(sum);
+            widen_row(b->dq + i * b->DHp, row_of_chunk(b, i, g->dq, g->lddq), DH);
+        b->delta[i] = row_delta(g->dout + dout.at, it->out + row_of_chunk(b, i, it->out, it->ldo).at,
+                                DH);
         b->m[i] = stats[0];
         b->inverse[i] = 1.0f / stats[1];
     }
@@ -113,11 +148,8 @@ static void chunk_store(const struct backward_state *b)
 {
     const struct cart_attn_grad *g = b->w->grad;
 
-    for (size_t i = 0; b->w->dq && i < b->n_rows; i++) {
-        size_t t = (b->row0 + i) / b->G, h = b->kv * b->G + (b->row0 + i) % b->G;
-
-        narrow_row(g->dq + t * g->lddq + h * b->d->DH, b->dq + i * b->DHp, b->d->DH);
-    }
+    for (size_t i = 0; b->w->dq && i < b->n_rows; i++)
+        narrow_row(g->dq + row_of_chunk(b, i, g->dq, g->lddq).at, b->dq + i * b->DHp, b->d->DH);
 }
 
 #endif

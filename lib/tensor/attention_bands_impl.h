@@ -9,25 +9,26 @@
 static void dots(size_t n, const float *q, size_t ldq, size_t DH, const struct source *kt, float *s,
                  size_t j0, size_t j1)
 {
-    size_t first = j0 / LANES * LANES, kind = kind_of(kt->dtype);
+    size_t first = j0 / LANES * LANES, kind = kind_of(kt->type), steps = (DH + VALUES - 1) / VALUES;
 
 #if LANES_TILE == 4
     if (j1 - first > 2 * LANES) {
-        dots_wide[kind][n - 1](q, ldq, DH, kt, s);
+        dots_wide[kind][n - 1](q, ldq, steps, kt, s);
         return;
     }
 #endif
     for (size_t j = first; j < j1; j += LANES) {
-        struct source part = {kt->base, kt->at + j, kt->dtype};
+        struct source part = {kt->base, kt->at + j, kt->type};
 
-        dots_narrow[kind][n - 1](q, ldq, DH, &part, s + j);
+        dots_narrow[kind][n - 1](q, ldq, steps, &part, s + j);
     }
 }
 
+/* Columns of the cells [x0, x1). */
 static void sum_columns(size_t n, const struct sum_args *a, size_t DHp, size_t x0, size_t x1)
 {
     struct sum_args part = *a;
-    size_t c = 0, kind = kind_of(a->vec.dtype);
+    size_t c = 0, kind = kind_of(a->vec.type);
 
     if (x0 >= x1)
         return;
@@ -39,8 +40,45 @@ static void sum_columns(size_t n, const struct sum_args *a, size_t DHp, size_t x
         sum_narrow[kind][n - 1](&part, x0, x1);
 }
 
-/* The same where row i takes only x in [lo[i], hi[i]): what all rows share as a tile, the rims row
- * by row. */
+/* Cells x of which a row takes the odd or the even values alone: the others, which may be anything,
+ * become zero. */
+static void sum_part(size_t n, const struct sum_args *a, size_t DHp, size_t x, bool odd)
+{
+    struct sum_args part = *a;
+    float vec[CART_ATTN_HEAD_MAX];
+
+    for (size_t c = 0; c < DHp; c += LANES) {
+        struct lanes zero = lanes_set(0.0f), v;
+
+        if (a->vec.type == CELLS) {
+            v = lanes_load((const float *)a->vec.base + a->vec.at + x * a->ldv + c);
+            v = cells_kept(v, odd);
+        } else {
+            v = lanes_load_as(a->vec.type, a->vec.base,
+                              a->vec.at + (VALUES * x + odd) * a->ldv + c);
+            v = cells_across(odd ? zero : v, odd ? v : zero);
+        }
+        lanes_store(vec + c, v);
+    }
+    part.coef += x * a->step_x;
+    part.vec = source_cells(vec);
+    sum_columns(n, &part, DHp, 0, 1);
+}
+
+/* Columns of the values [x0, x1), whose coefficients are zero outside it. */
+static void sum_values(size_t n, const struct sum_args *a, size_t DHp, size_t x0, size_t x1)
+{
+    if (x0 >= x1)
+        return;
+    if (x0 % VALUES)
+        sum_part(n, a, DHp, x0 / VALUES, true);
+    sum_columns(n, a, DHp, (x0 + VALUES - 1) / VALUES, x1 / VALUES);
+    if (x1 % VALUES)
+        sum_part(n, a, DHp, x1 / VALUES, false);
+}
+
+/* The same where row i takes only values in [lo[i], hi[i]): the cells that all rows share as a tile,
+ * the rims row by row. */
 static void sum_banded(size_t n, const struct sum_args *a, size_t DHp, const size_t *lo,
                        const size_t *hi)
 {
@@ -53,9 +91,11 @@ static void sum_banded(size_t n, const struct sum_args *a, size_t DHp, const siz
         to = min_size(to, hi[i]);
     }
     if (same) {
-        sum_columns(n, a, DHp, from, to);
+        sum_values(n, a, DHp, from, to);
         return;
     }
+    from = round_up(from, VALUES);
+    to = round_down(to, VALUES);
     if (from > to)
         from = to = SIZE_MAX;
     for (int rim = 0; rim < 2; rim++) {
@@ -64,11 +104,11 @@ static void sum_banded(size_t n, const struct sum_args *a, size_t DHp, const siz
 
             row.out += i * a->ldo;
             row.coef += i * a->step_i;
-            sum_columns(1, &row, DHp, rim ? max_size(to, lo[i]) : lo[i],
-                        rim ? hi[i] : min_size(from, hi[i]));
+            sum_values(1, &row, DHp, rim ? max_size(to, lo[i]) : lo[i],
+                       rim ? hi[i] : min_size(from, hi[i]));
         }
         if (rim == 0 && from < to)
-            sum_columns(n, a, DHp, from, to);
+            sum_values(n, a, DHp, from, to);
     }
 }
 

@@ -20,33 +20,6 @@ static void cursor_seek(struct cursor *c, const struct cart_attn_item *it, size_
         c->base += c->seg++->rows;
 }
 
-/* One row of n values widened to f32, zeros behind it up to whole vectors. */
-static void widen_row(float *out, const void *base, int dtype, size_t at, size_t n)
-{
-    size_t i = 0;
-
-    if (dtype == CART_F32) {
-        const float *x = (const float *)base + at;
-
-        for (; i + LANES <= n; i += LANES)
-            lanes_store(out + i, lanes_load(x + i));
-        if (i < n)
-            lanes_store(out + i, lanes_load_n(x + i, n - i));
-        return;
-    }
-    for (; i + LANES <= n; i += LANES) {
-        const uint16_t *x = (const uint16_t *)base + at + i;
-
-        lanes_store(out + i, dtype == CART_F16 ? lanes_load_f16(x) : lanes_load_bf16(x));
-    }
-    if (i < n) {
-        uint16_t rest[LANES] = {0};
-
-        memcpy(rest, (const uint16_t *)base + at + i, (n - i) * sizeof rest[0]);
-        lanes_store(out + i, dtype == CART_F16 ? lanes_load_f16(rest) : lanes_load_bf16(rest));
-    }
-}
-
 /* Which keys of which head are read: first .. first + n - 1, 0 < n <= BLOCK, first a multiple of
  * it. */
 struct reading {
@@ -72,7 +45,19 @@ static size_t place_of(const struct reading *r, size_t row)
     return row * s->stride + r->kv * r->d->DH;
 }
 
-/* The keys or values where they lie as rows, *ld apart: of whole vectors, in one segment, f32 or,
+/* The DH values of key first + j, its key or its value by rows. */
+static struct source row_of_key(struct reading *r, size_t j, bool values)
+{
+    const struct cart_kv_segment *s;
+
+    cursor_seek(&r->cur, r->it, r->first + j);
+    s = r->cur.seg;
+    if (s->blocked && !values)
+        return (struct source){NULL, 0, F32};
+    return (struct source){values ? s->v : s->k, place_of(r, row_at(r, j)), s->dtype};
+}
+
+/* The keys or values where they lie as rows, *ld apart: of whole vectors, in one segment, cells or,
  * where any is set, of any type. Base is NULL if they do not. */
 static struct source rows_in_place(struct reading *r, bool values, bool any, size_t *ld)
 {
@@ -80,40 +65,51 @@ static struct source rows_in_place(struct reading *r, bool values, bool any, siz
 
     cursor_seek(&r->cur, r->it, r->first);
     s = r->cur.seg;
-    if ((s->dtype != CART_F32 && !any) || r->d->DH % LANES != 0 || row_at(r, r->n) > s->rows ||
+    if ((s->dtype != CELLS && !any) || r->d->DH % LANES != 0 || row_at(r, r->n) > s->rows ||
         (s->blocked && !values))
-        return source_f32(NULL);
+        return source_cells(NULL);
     *ld = s->blocked ? r->d->DH : s->stride;
-    return (struct source){values ? s->v : s->k, place_of(r, row_at(r, 0)), s->dtype};
+    return row_of_key(r, 0, values);
 }
 
-/* Copies keys or values to rows [BLOCK][DHp]. Those that there are none of are zero, and keys of
- * blocked segments. */
-static void rows_copy(struct reading *r, bool values, float *out)
+/* Copies keys or values to rows of the cells along them, [BLOCK][DHc]. Those that there are none of
+ * are zero, and keys of blocked segments. */
+static void copy_along(struct reading *r, bool values, float *out)
 {
-    size_t DHp = cart_attn_padded(r->d->DH);
+    size_t DHc = cells_padded(r->d->DH);
 
     for (size_t j = 0; j < r->n; j++) {
-        const struct cart_kv_segment *s;
+        struct source row = row_of_key(r, j, values);
 
-        cursor_seek(&r->cur, r->it, r->first + j);
-        s = r->cur.seg;
-        if (s->blocked && !values)
-            memset(out + j * DHp, 0, DHp * sizeof(float));
+        if (row.base == NULL)
+            memset(out + j * DHc, 0, DHc * sizeof(float));
         else
-            widen_row(out + j * DHp, values ? s->v : s->k, s->dtype, place_of(r, row_at(r, j)),
-                      r->d->DH);
+            row_along(out + j * DHc, row, r->d->DH);
     }
-    memset(out + r->n * DHp, 0, (BLOCK - r->n) * DHp * sizeof(float));
+    memset(out + r->n * DHc, 0, (BLOCK - r->n) * DHc * sizeof(float));
 }
 
-/* out [DHp][BLOCK]: sixteen keys side by side. rows are f32. */
-static void block_transpose(float *out, struct source rows, size_t ld, size_t DHp)
+/* Copies keys by rows, or values, to the cells across them, [BLOCK / VALUES][DHp], zeros where there
+ * are none. */
+static void copy_across(struct reading *r, bool values, float *out)
+{
+    size_t DHp = cart_attn_padded(r->d->DH);
+    struct source rows[VALUES];
+
+    for (size_t j = 0; j < BLOCK; j += VALUES, out += DHp) {
+        for (size_t h = 0; h < VALUES; h++)
+            rows[h] = j + h < r->n ? row_of_key(r, j + h, values) : source_cells(NULL);
+        rows_across(out, rows, r->d->DH);
+    }
+}
+
+/* out [DHc][BLOCK]: sixteen keys side by side. rows hold cells. */
+static void block_transpose(float *out, struct source rows, size_t ld, size_t DHc)
 {
     const float *x = (const float *)rows.base + rows.at;
 
     for (size_t j = 0; j < BLOCK; j += LANES)
-        for (size_t c = 0; c < DHp; c += LANES) {
+        for (size_t c = 0; c < DHc; c += LANES) {
             struct lanes in[LANES];
 
 #pragma GCC unroll 16
@@ -123,14 +119,31 @@ static void block_transpose(float *out, struct source rows, size_t ld, size_t DH
         }
 }
 
-/* Copies keys of blocked segments to their columns of kt [DH][BLOCK]. */
-static void columns_copy(struct reading *r, float *kt)
+/* The cells of n keys that stand side by side as values, BLOCK apart; odd heads have a last cell that
+ * is half zero. */
+static void columns_along(float *kt, const struct source *keys, size_t n, size_t DH)
 {
     float line[BLOCK];
 
+    for (size_t c = 0; c < DH; c += VALUES, kt += BLOCK) {
+        struct source rows[VALUES];
+
+        for (size_t h = 0; h < VALUES; h++)
+            rows[h] = (struct source){c + h < DH ? keys->base : NULL, keys->at + (c + h) * BLOCK,
+                                      keys->type};
+        rows_across(n == BLOCK ? kt : line, rows, n);
+        if (n < BLOCK)
+            memcpy(kt, line, n * sizeof *line);
+    }
+}
+
+/* Copies keys of blocked segments to their columns of kt [DHc][BLOCK]. */
+static void columns_copy(struct reading *r, float *kt)
+{
     for (size_t j = 0, n; j < r->n; j += n) {
         const struct cart_kv_segment *s;
-        size_t place, at;
+        struct source keys;
+        size_t place;
 
         cursor_seek(&r->cur, r->it, r->first + j);
         s = r->cur.seg;
@@ -139,11 +152,9 @@ static void columns_copy(struct reading *r, float *kt)
             continue;
         place = s->skip + row_at(r, j);
         n = min_size(n, BLOCK - place % BLOCK);
-        at = r->kv * s->stride + cart_attn_blocked_key(place, r->d->DH);
-        for (size_t c = 0; c < r->d->DH; c++) {
-            widen_row(line, s->k, s->dtype, at + c * BLOCK, n);
-            memcpy(kt + c * BLOCK + j, line, n * sizeof *line);
-        }
+        keys = (struct source){s->k, r->kv * s->stride + cart_attn_blocked_key(place, r->d->DH),
+                               s->dtype};
+        columns_along(kt + j, &keys, n, r->d->DH);
     }
 }
 
@@ -157,39 +168,39 @@ static struct source columns_in_place(struct reading *r)
     s = r->cur.seg;
     place = s->skip + row_at(r, 0);
     if (!s->blocked || place % BLOCK != 0 || row_at(r, r->n) > s->rows)
-        return source_f32(NULL);
+        return source_cells(NULL);
     return (struct source){s->k, r->kv * s->stride + cart_attn_blocked_key(place, r->d->DH),
                            s->dtype};
 }
 
-/* The keys side by side, [DH][BLOCK]: in place where they lie so, f32 or, where any is set, of any
- * type; else in copy. rows [BLOCK][DHp] is scratch. */
+/* The keys side by side, [DHc][BLOCK]: in place where they lie so, cells or, where any is set, of any
+ * type; else in copy. rows [BLOCK][DHc] is scratch. */
 static struct source keys_side_by_side(struct reading *r, bool any, float *copy, float *rows)
 {
-    size_t DHp = cart_attn_padded(r->d->DH), ld = DHp;
+    size_t DHc = cells_padded(r->d->DH), ld = DHc;
     struct source in_place = columns_in_place(r);
     bool blocked = false;
 
     if (in_place.base != NULL) {
-        if (in_place.dtype == CART_F32 || any)
+        if (in_place.type == CELLS || (any && r->d->DH % VALUES == 0))
             return in_place;
-        widen_row(copy, in_place.base, in_place.dtype, in_place.at, r->d->DH * BLOCK);
-        return source_f32(copy);
+        columns_along(copy, &in_place, BLOCK, r->d->DH);
+        return source_cells(copy);
     }
     if (r->n == BLOCK)
         in_place = rows_in_place(r, false, false, &ld);
     if (in_place.base == NULL) {
-        rows_copy(r, false, rows);
+        copy_along(r, false, rows);
         for (size_t j = 0; j < r->n; j = r->cur.base + r->cur.seg->rows - r->first) {
             cursor_seek(&r->cur, r->it, r->first + j);
             blocked |= r->cur.seg->blocked;
         }
-        in_place = source_f32(rows);
+        in_place = source_cells(rows);
     }
-    block_transpose(copy, in_place, ld, DHp);
+    block_transpose(copy, in_place, ld, DHc);
     if (blocked)
         columns_copy(r, copy);
-    return source_f32(copy);
+    return source_cells(copy);
 }
 
 #endif

@@ -25,7 +25,7 @@ static void group_attend(struct forward_state *f, size_t r, size_t n, size_t fir
             j0 = min_size(j0, lo[i + k]);
             j1 = max_size(j1, hi[i + k]);
         }
-        dots(rows, f->q + (r + i) * DHp, DHp, f->d->DH, &f->kt, f->s + i * BLOCK, j0, j1);
+        dots(rows, f->q + (r + i) * f->DHc, f->DHc, f->d->DH, &f->kt, f->s + i * BLOCK, j0, j1);
     }
     group_maxima(f->s, n, lo, hi, f->d->scale, m_old, m_new);
     exp_differences(alpha, m_old, m_new, n);
@@ -54,8 +54,8 @@ static void block_attend(struct forward_state *f, size_t r0, size_t r1, struct r
     f->v = rows_in_place(read, true, once, &f->ldv);
     /* Rows that many tiles read again and again should not share a few sets of the cache. */
     if (f->v.base == NULL || (r1 - r0 > GROUP && f->ldv != f->DHp)) {
-        rows_copy(read, true, f->rows_copy);
-        f->v = source_f32(f->rows_copy);
+        copy_across(read, true, f->rows_copy);
+        f->v = source_cells(f->rows_copy);
         f->ldv = f->DHp;
     }
     for (size_t r = r0; r < r1; r += GROUP) {

@@ -33,18 +33,20 @@ static void group_maxima(float *s, size_t n, const size_t *lo, const size_t *hi,
     }
 }
 
-/* Scores become p; sum[i] their sum in the order of the contract. */
+/* Scores become cells along p; sum[i] is the sum of what these hold, in the order of the contract. */
 static void group_exponentials(float *s, size_t n, const float *m_new, float *sum)
 {
     for (size_t i = 0; i < n; i++, s += BLOCK) {
-        struct lanes top = lanes_set(m_new[i]), total = lanes_set(0.0f);
+        struct lanes top = lanes_set(m_new[i]), total = lanes_set(0.0f), p[VALUES];
 
 #pragma GCC unroll 4
-        for (size_t v = 0; v < BLOCK / LANES; v++) {
-            struct lanes p = lanes_exp_falling(lanes_sub(lanes_load(s + LANES * v), top));
-
-            lanes_store(s + LANES * v, p);
-            total = lanes_add(total, p);
+        for (size_t v = 0; v < BLOCK / LANES; v += VALUES) {
+            for (size_t h = 0; h < VALUES; h++)
+                p[h] = lanes_exp_falling(lanes_sub(lanes_load(s + LANES * (v + h)), top));
+            p[0] = cells_along(p[0], p[VALUES - 1]);
+            lanes_store(s + LANES * v / VALUES, p[0]);
+            for (int h = 0; h < VALUES; h++)
+                total = lanes_add(total, cells_values(p[0], h));
         }
         sum[i] = lanes_sum(total);
     }

@@ -13,15 +13,16 @@
 /* The state of a forward unit: n rows of one KV head. */
 struct forward_state {
     const struct cart_attn_dims *d;
-    size_t kv, DHp, n;
-    float *q, *o, *total; /* [n][DHp]: queries, running span, joined spans */
+    size_t kv, DHp, DHc, n;
+    float *q;             /* [n][DHc]: queries, as cells along them */
+    float *o, *total;     /* [n][DHp]: running span, joined spans */
     float *m, *l, *M, *L; /* [n] */
     size_t *pos;          /* [n] */
-    float *s;             /* [GROUP][BLOCK] */
-    float *kt_copy;       /* [DHp][BLOCK] */
+    float *s;             /* [GROUP][BLOCK]: scores, then cells along p */
+    float *kt_copy;       /* [DHc][BLOCK] */
     float *rows_copy;     /* [BLOCK][DHp] */
 
-    /* The block: keys side by side [DH][BLOCK], values as rows, ldv apart. */
+    /* The block: keys side by side, values as rows or across them, ldv apart. */
     struct source kt, v;
     size_t ldv;
 };
@@ -49,11 +50,12 @@ static void state_init(struct forward_state *f, const struct cart_attn_forward_w
     f->d = d;
     f->kv = kv;
     f->DHp = DHp;
+    f->DHc = cells_padded(d->DH);
     f->n = n;
     f->s = take(&space, GROUP * BLOCK);
-    f->kt_copy = take(&space, DHp * BLOCK);
+    f->kt_copy = take(&space, f->DHc * BLOCK);
     f->rows_copy = take(&space, DHp * BLOCK);
-    f->q = take(&space, n * DHp);
+    f->q = take(&space, n * f->DHc);
     f->o = take(&space, n * DHp);
     f->total = take(&space, n * DHp);
     f->m = take(&space, n);
@@ -73,7 +75,8 @@ static void state_init(struct forward_state *f, const struct cart_attn_forward_w
 
         row_of(w, d, r, &it, &t, &g);
         f->pos[r] = it->pos0 + t;
-        widen_row(f->q + r * DHp, it->q + t * it->ldq + (kv * G + g) * d->DH, CART_F32, 0, d->DH);
+        row_along(f->q + r * f->DHc,
+                  (struct source){it->q, t * it->ldq + (kv * G + g) * d->DH, F32}, d->DH);
     }
 }
 

@@ -16,6 +16,7 @@ struct cart_tensor_kernels {
     const struct cart_matmul_kernels *matmul;
     const struct cart_matmul_kernels *matmul_bf16; /* of the bf16 class */
     const struct cart_attention_kernels *attention;
+    const struct cart_attention_kernels *attention_bf16; /* of the bf16 class */
     const struct cart_ops_kernels *ops;
     const struct cart_vocab_kernels *vocab;
 };

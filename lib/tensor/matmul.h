@@ -18,8 +18,7 @@
 
 #include "base/pool.h"
 #include "tensor/dtype.h"
-
-enum cart_precision { CART_PRECISION_F32, CART_PRECISION_BF16 };
+#include "tensor/precision.h"
 
 /* W [N, K], row-major, row_bytes apart. Borrowed: usually a part of a mapped file. Rows may be
  * stored in another order than they are counted in: with halves set, each 2 * halves of them are
@@ -84,6 +83,5 @@ enum cart_kernels { CART_KERNELS_AUTO, CART_KERNELS_BLAS };
 int cart_kernels_select(enum cart_kernels kernels, enum cart_precision precision,
                         struct cart_err *err) CART_MUST_USE;
 enum cart_kernels cart_kernels_selected(void);
-enum cart_precision cart_precision_selected(void);
 
 #endif

@@ -1,14 +1,11 @@
-/* Sizes and modes that the files of the matrix product share. One fragment of code, not an
+/* Sizes that the files of the matrix product share. One fragment of code, not an
  * interface. */
 #ifndef CART_TENSOR_MATMUL_SPLIT_IMPL_H
 #define CART_TENSOR_MATMUL_SPLIT_IMPL_H
 
 #include "base/attr.h"
+#include "tensor/flush_impl.h"
 #include "tensor/matmul_kernels.h"
-
-#ifdef __SSE__
-#include <xmmintrin.h>
-#endif
 
 static inline size_t ceil_div(size_t a, size_t b)
 {
@@ -28,33 +25,6 @@ static inline size_t min_size(size_t a, size_t b)
 static inline size_t max_size(size_t a, size_t b)
 {
     return a > b ? a : b;
-}
-
-/* Results of the bf16 class are flushed: the control register does it for every path alike, as the
- * instruction does on its own. */
-static inline unsigned flush_begin(size_t values)
-{
-#ifdef __SSE__
-    unsigned old = _mm_getcsr();
-
-    if (values == 2)
-        _mm_setcsr(old | 0x8040U);
-    return old;
-#else
-    (void)values;
-    return 0;
-#endif
-}
-
-static inline void flush_end(size_t values, unsigned old)
-{
-#ifdef __SSE__
-    if (values == 2)
-        _mm_setcsr(old);
-#else
-    (void)values;
-    (void)old;
-#endif
 }
 
 /* Rows of the next tile when left remain. The first one of a range widens as it goes, with fewer

@@ -1,10 +1,11 @@
 /* How close attention, and the steps between the matrix products, come to what the machine allows.
  *
- *   bench_attention [THREADS [SET]]      SET is generic, fma, avx2 or avx512, the best by default
+ *   bench_attention [THREADS [SET [CLASS]]]   SET is generic, fma, avx2 or avx512, the best by
+ *                                             default; CLASS is f32 or bf16
  *
  * Every result is compared with its definition, on some of its values, before it is timed.
- * Attention is given as a fraction of the peak of f32 fused multiply-adds (measured beside it; only
- * visible keys count: 4 DH operations for each query, head and key forward, 10 DH backward); the
+ * Attention is given as a fraction of the peak of fused multiply-adds of its class, or of f32 where
+ * the CPU has none of bf16 (measured beside it; only visible keys count: 4 DH operations for each query, head and key forward, 10 DH backward); the
  * other steps in values a nanosecond. The time is the best of several repeats; with one thread it
  * is CPU time, which other processes on the machine disturb less. */
 #include "base/clock.h"
@@ -25,6 +26,8 @@ enum { REPEATS = 9 };
 static struct cart_pool *pool;
 static size_t threads = 1;
 static const struct cart_tensor_kernels *set;
+static const struct cart_attention_kernels *kernels;
+static enum cart_precision class;
 static volatile float sink;
 
 static void die(const char *what)
@@ -125,11 +128,18 @@ static void problem_compare(const struct problem *p)
         it.T = 1;
         it.out = want;
         it.stats = NULL;
-        cart_attention_forward_ref(&it, 1, &p->d);
+        cart_attention_forward_ref(class, &it, 1, &p->d);
         if (memcmp(want, p->items[i].out + t * D, D * sizeof *want) != 0)
             die("differs from the definition");
     }
     free(want);
+}
+
+static double peak(void)
+{
+    double bf16 = class == CART_PRECISION_BF16 ? limit_bf16(pool) : 0;
+
+    return bf16 > 0 ? bf16 : limit_fma(pool);
 }
 
 static double keys_seen(const struct problem *p)
@@ -142,11 +152,11 @@ static double keys_seen(const struct problem *p)
 static void bench_attention(const struct shape *s, bool backward)
 {
     struct problem p = problem_make(s);
-    double best = 1e9, limit = limit_fma(pool),
+    double best = 1e9, limit = peak(),
            flop = keys_seen(&p) * (double)(s->H * s->DH) * (backward ? 10 : 4);
     double bytes = 2.0 * 4 * (double)(s->HK * s->DH * (s->P + s->items * s->T));
 
-    cart_attention_forward_with(set->attention, p.items, p.n, &p.d, pool);
+    cart_attention_forward_with(kernels, p.items, p.n, &p.d, pool);
     problem_compare(&p);
     for (size_t r = 0; r < REPEATS; r++) {
         double t = limit_now(pool);
@@ -154,9 +164,9 @@ static void bench_attention(const struct shape *s, bool backward)
 
         for (size_t i = 0; i < loops; i++) {
             if (backward)
-                cart_attention_backward_with(set->attention, p.items, p.grads, p.n, &p.d, pool);
+                cart_attention_backward_with(kernels, p.items, p.grads, p.n, &p.d, pool);
             else
-                cart_attention_forward_with(set->attention, p.items, p.n, &p.d, pool);
+                cart_attention_forward_with(kernels, p.items, p.n, &p.d, pool);
         }
         t = (limit_now(pool) - t) / (double)loops;
         best = t < best ? t : best;
@@ -272,9 +282,12 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < n; i++)
         if (argc > 2 && strcmp(argv[2], sets[i]->name) == 0)
             set = sets[i];
+    if (argc > 3 && strcmp(argv[3], "bf16") == 0)
+        class = CART_PRECISION_BF16;
+    kernels = class == CART_PRECISION_BF16 ? set->attention_bf16 : set->attention;
     if (threads == 0 || cart_pool_new(&pool, threads, &err) < 0)
         die("no threads");
-    printf("%zu thread(s), %s, peak %.1f GFLOP/s\n", threads, set->name, limit_fma(pool) / 1e9);
+    printf("%zu thread(s), %s, peak %.1f GFLOP/s\n", threads, set->name, peak() / 1e9);
     for (size_t i = 0; i < CART_COUNTOF(forward); i++)
         bench_attention(&forward[i], false);
     for (size_t i = 0; i < CART_COUNTOF(backward); i++)

@@ -1,4 +1,4 @@
-/* Attention: every variant gives the bits of the definition, for any segments, calls, company and
+/* Attention of both classes: every variant gives the bits of the definition, for any segments, calls, company and
  * threads; the definition agrees with f64 and its gradients with differences; what a query does not
  * see cannot touch it. */
 #include "tensor/attention.h"
@@ -19,6 +19,25 @@
 #include <cmocka.h>
 
 enum { SEGMENTS = 8, GAP = 3 };
+
+static enum cart_precision class;
+
+/* Each test runs once for each class: its state. */
+static void choose(void **state)
+{
+    class = *(const enum cart_precision *)*state;
+}
+
+static const struct cart_attention_kernels *of_class(const struct cart_tensor_kernels *set)
+{
+    return class == CART_PRECISION_BF16 ? set->attention_bf16 : set->attention;
+}
+
+/* x as a factor of the class. */
+static float factor(float x)
+{
+    return class == CART_PRECISION_BF16 ? cart_bf16_to_f32(cart_bf16_flushed(x)) : x;
+}
 
 struct shape {
     size_t H, HK, DH, window, T, pos0;
@@ -254,7 +273,7 @@ static void stream_define(struct stream *x)
 {
     struct cart_attn_item it = item_of(x, 0, x->T, x->want, x->want_stats);
 
-    cart_attention_forward_ref(&it, 1, &x->d);
+    cart_attention_forward_ref(class, &it, 1, &x->d);
 }
 
 /* Every variant, shape and number of threads; then the same keys in other segments. */
@@ -265,7 +284,7 @@ static void test_forward_variants(void **state)
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
     size_t n = cart_tensor_kernels_usable(sets);
 
-    (void)state;
+    choose(state);
     for (size_t i = 0; i < CART_COUNTOF(shapes); i++) {
         struct stream x = stream_make(&shapes[i], i * 10);
 
@@ -280,7 +299,7 @@ static void test_forward_variants(void **state)
                 if (s < 2 && c > 0 && c != 1 + i % 3 + 4 * (i % CART_COUNTOF(cuts)))
                     continue;
                 stream_blank(&x);
-                cart_attention_forward_with(sets[s]->attention, &it, 1, &x.d,
+                cart_attention_forward_with(of_class(sets[s]), &it, 1, &x.d,
                                             test_pools[(c + s) % TEST_POOLS]);
                 expect_stream(sets[s]->name, &x);
             }
@@ -294,7 +313,7 @@ static void test_forward_calls(void **state)
 {
     const struct cart_tensor_kernels *set = cart_tensor_kernels();
 
-    (void)state;
+    choose(state);
     for (size_t i = 0; i < CART_COUNTOF(shapes); i++) {
         struct stream x = stream_make(&shapes[i], i * 10);
 
@@ -305,7 +324,7 @@ static void test_forward_calls(void **state)
                 size_t end = t + step < x.T ? t + step : x.T;
                 struct cart_attn_item it = item_of(&x, t, end, x.out, x.stats);
 
-                cart_attention_forward_with(set->attention, &it, 1, &x.d,
+                cart_attention_forward_with(of_class(set), &it, 1, &x.d,
                                             test_pools[t % TEST_POOLS]);
             }
             expect_stream("calls", &x);
@@ -345,7 +364,7 @@ static void check_company(size_t prefix_rows, size_t window, size_t n_streams, s
     /* One stream that shares nothing, and one without queries. */
     segs[2][0].k = segs[2][0].v;
     items[3].T = x[3].T = 0;
-    cart_attention_forward_ref(items, n_streams, &x[0].d);
+    cart_attention_forward_ref(class, items, n_streams, &x[0].d);
     for (size_t order = 0; order < 3 * n_sets; order++) {
         struct cart_attn_item some[MOST];
 
@@ -357,7 +376,7 @@ static void check_company(size_t prefix_rows, size_t window, size_t n_streams, s
             some[i].stats = x[j].stats;
             stream_blank(&x[j]);
         }
-        cart_attention_forward_with(sets[order / 3]->attention, some, n_streams, &x[0].d,
+        cart_attention_forward_with(of_class(sets[order / 3]), some, n_streams, &x[0].d,
                                     test_pools[order % TEST_POOLS]);
         for (size_t i = 0; i < n_streams; i++)
             expect_stream("company", &x[i]);
@@ -369,7 +388,7 @@ static void check_company(size_t prefix_rows, size_t window, size_t n_streams, s
 
 static void test_forward_company(void **state)
 {
-    (void)state;
+    choose(state);
     for (unsigned mix = 0; mix < 4; mix += 3) {
         check_company(256, 0, 24, 1, mix);
         check_company(700, 0, 13, 1, mix);
@@ -427,7 +446,7 @@ static void check_oracle(const struct shape *s, float q_scale)
     double *q, *k, *v, *out = room(x.T * x.ld, sizeof *out), error = 0, norm = 0;
 
     for (size_t i = 0; i < x.T * x.ld; i++)
-        x.q[i] *= q_scale;
+        x.q[i] = factor(x.q[i] * q_scale);
     q = widened(x.q, x.T * x.ld);
     k = widened(x.keys.k, x.keys.rows * x.keys.width);
     v = widened(x.keys.v, x.keys.rows * x.keys.width);
@@ -440,7 +459,8 @@ static void check_oracle(const struct shape *s, float q_scale)
             error += diff * diff;
             norm += want * want;
         }
-    assert_true(error <= 1e-12 * norm);
+    /* Weights of the bf16 class are rounded: by 2^-9 at most, each by itself. */
+    assert_true(error <= (class == CART_PRECISION_BF16 ? 4e-6 : 1e-12) * norm);
     free(q);
     free(k);
     free(v);
@@ -454,7 +474,7 @@ static void test_forward_oracle(void **state)
 {
     struct shape low = {1, 1, 4, 0, 70, 0};
 
-    (void)state;
+    choose(state);
     for (size_t i = 0; i < CART_COUNTOF(shapes); i++)
         check_oracle(&shapes[i], 1);
     check_oracle(&low, 4096);
@@ -465,13 +485,13 @@ static void test_forward_all_low(void **state)
     struct shape s = {1, 1, 2, 0, 3, 70};
     struct stream x = stream_make(&s, 1);
 
-    (void)state;
+    choose(state);
     for (size_t i = 0; i < x.keys.rows * 2; i++)
         x.keys.k[i] = 1;
     keys_cut(&x.keys, whole, 0);
     x.d.scale = 1;
     for (size_t i = 0; i < x.T * x.ld; i++)
-        x.q[i] = -125000;
+        x.q[i] = -122880;
     stream_define(&x);
     for (size_t t = 0; t < x.T; t++) {
         double mean = 0;
@@ -480,7 +500,7 @@ static void test_forward_all_low(void **state)
             mean += (double)x.keys.v[j * 2];
         mean /= (double)(x.pos0 + t + 1);
         assert_true(fabs((double)x.want[t * x.ld] - mean) < 1e-5);
-        assert_true(x.want_stats[2 * t] == -250000);
+        assert_true(x.want_stats[2 * t] == -245760);
     }
     stream_release(&x);
 }
@@ -493,7 +513,7 @@ static void test_forward_unseen(void **state)
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
     size_t n = cart_tensor_kernels_usable(sets);
 
-    (void)state;
+    choose(state);
     for (size_t i = 0; i < CART_COUNTOF(some); i++) {
         struct stream x = stream_make(&some[i], i);
 
@@ -512,7 +532,7 @@ static void test_forward_unseen(void **state)
             y.keys = spoilt;
             it = item_of(&y, 0, y.T, y.out, y.stats);
             stream_blank(&y);
-            cart_attention_forward_with(sets[round / 4]->attention, &it, 1, &y.d,
+            cart_attention_forward_with(of_class(sets[round / 4]), &it, 1, &y.d,
                                         test_pools[round % TEST_POOLS]);
             for (size_t t = 0; t < x.T; t++) {
                 size_t pos = x.pos0 + t;
@@ -587,7 +607,7 @@ static void test_backward_variants(void **state)
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
     size_t n = cart_tensor_kernels_usable(sets);
 
-    (void)state;
+    choose(state);
     for (size_t i = 0; i < CART_COUNTOF(shapes); i++) {
         struct stream x = stream_make(&shapes[i], i * 10);
 
@@ -605,12 +625,12 @@ static void test_backward_variants(void **state)
             want = grads_make(&x, skip);
             it = item_of(&x, 0, x.T, x.want, x.want_stats);
             g = grad_of(&want, 0, x.ld);
-            cart_attention_backward_ref(&it, &g, 1, &x.d);
+            cart_attention_backward_ref(class, &it, &g, 1, &x.d);
             for (size_t s = plain; s < n; s++) {
                 struct grads got = grads_make(&x, skip);
 
                 g = grad_of(&got, 0, x.ld);
-                cart_attention_backward_with(sets[s]->attention, &it, &g, 1, &x.d,
+                cart_attention_backward_with(of_class(sets[s]), &it, &g, 1, &x.d,
                                              test_pools[(i + c + s) % TEST_POOLS]);
                 expect_grads(sets[s]->name, i, &x, &got, &want);
                 grads_release(&got);
@@ -624,7 +644,7 @@ static void test_backward_variants(void **state)
 /* Queries in several calls, ascending: sums go on from where they were. */
 static void test_backward_calls(void **state)
 {
-    (void)state;
+    choose(state);
     for (size_t i = 0; i < CART_COUNTOF(shapes); i++) {
         struct stream x = stream_make(&shapes[i], i * 10);
         struct grads want = grads_make(&x, 0), got = grads_make(&x, 0);
@@ -632,11 +652,12 @@ static void test_backward_calls(void **state)
         struct cart_attn_grad g = grad_of(&want, 0, x.ld);
 
         stream_define(&x);
-        cart_attention_backward(&it, &g, 1, &x.d, test_pools[0]);
-        for (size_t t = 0, step = 1 + x.T / 3; t < x.T; t += step) {
+        cart_attention_backward_with(of_class(cart_tensor_kernels()), &it, &g, 1, &x.d, test_pools[0]);
+        /* Pairs of rows are not cut. */
+        for (size_t t = 0, step = (1 + x.T / 3 + class) / (1 + class) * (1 + class); t < x.T; t += step) {
             it = item_of(&x, t, t + step < x.T ? t + step : x.T, x.want, x.want_stats);
             g = grad_of(&got, t, x.ld);
-            cart_attention_backward(&it, &g, 1, &x.d, test_pools[1]);
+            cart_attention_backward_with(of_class(cart_tensor_kernels()), &it, &g, 1, &x.d, test_pools[1]);
         }
         expect_grads("calls", i, &x, &got, &want);
         grads_release(&got);
@@ -650,7 +671,7 @@ static void test_backward_company(void **state)
 {
     enum { N = 5 };
 
-    (void)state;
+    choose(state);
     for (size_t threads = 0; threads < TEST_POOLS; threads++) {
         struct stream x[N];
         struct grads want[N], got[N];
@@ -666,10 +687,10 @@ static void test_backward_company(void **state)
             got[i] = grads_make(&x[i], 0);
             items[i] = item_of(&x[i], 0, x[i].T, x[i].want, x[i].want_stats);
             g[i] = grad_of(&want[i], 0, x[i].ld);
-            cart_attention_backward(&items[i], &g[i], 1, &x[i].d, test_pools[0]);
+            cart_attention_backward_with(of_class(cart_tensor_kernels()), &items[i], &g[i], 1, &x[i].d, test_pools[0]);
             g[i] = grad_of(&got[i], 0, x[i].ld);
         }
-        cart_attention_backward(items, g, N, &x[0].d, test_pools[threads]);
+        cart_attention_backward_with(of_class(cart_tensor_kernels()), items, g, N, &x[0].d, test_pools[threads]);
         for (size_t i = 0; i < N; i++) {
             expect_grads("company", i, &x[i], &got[i], &want[i]);
             grads_release(&got[i]);
@@ -700,12 +721,19 @@ static double slope(const struct stream *x, double *value, const double *q, cons
     return sum / (2 * h);
 }
 
+static bool near(double want, float got, double bound)
+{
+    if (class == CART_PRECISION_BF16)
+        return fabs(want - (double)got) <= 4e-3 + 1e-2 * fabs(want);
+    return fabs(want - (double)got) <= bound + 1e-4 * fabs(want);
+}
+
 static void test_backward_differences(void **state)
 {
     static const struct shape some[] = {
         {4, 2, 16, 0, 9, 5}, {3, 1, 7, 4, 12, 61}, {2, 2, 33, 0, 5, 62}};
 
-    (void)state;
+    choose(state);
     for (size_t i = 0; i < CART_COUNTOF(some); i++) {
         struct stream x = stream_make(&some[i], 77);
         size_t n_q = x.T * x.ld, n_k = x.keys.rows * x.keys.width;
@@ -718,16 +746,16 @@ static void test_backward_differences(void **state)
         memset(g.dk, 0, n_k * sizeof *g.dk);
         memset(g.dv, 0, n_k * sizeof *g.dv);
         stream_define(&x);
-        cart_attention_backward(&it, &grad, 1, &x.d, test_pools[1]);
+        cart_attention_backward_with(of_class(cart_tensor_kernels()), &it, &grad, 1, &x.d, test_pools[1]);
         for (size_t e = 0; e < 120; e++) {
             size_t a = e * 7919 % n_q, b = e * 7919 % n_k;
             double want = a % x.ld < x.d.H * x.d.DH ? slope(&x, &q[a], q, k, v, g.dout) : 0;
 
-            assert_true(fabs(want - (double)g.dq[a]) <= 2e-5 + 1e-4 * fabs(want));
+            assert_true(near(want, g.dq[a], 2e-5));
             want = slope(&x, &k[b], q, k, v, g.dout);
-            assert_true(fabs(want - (double)g.dk[b]) <= 1e-4 + 1e-4 * fabs(want));
+            assert_true(near(want, g.dk[b], 1e-4));
             want = slope(&x, &v[b], q, k, v, g.dout);
-            assert_true(fabs(want - (double)g.dv[b]) <= 2e-5 + 1e-4 * fabs(want));
+            assert_true(near(want, g.dv[b], 2e-5));
         }
         free(q);
         free(k);
@@ -745,7 +773,7 @@ static void test_backward_unseen(void **state)
     const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
     size_t n = cart_tensor_kernels_usable(sets), bad = 40, width = x.keys.width;
 
-    (void)state;
+    choose(state);
     stream_define(&x);
     for (size_t i = 0; i < n; i++) {
         struct grads g = grads_make(&x, 0), clean = grads_make(&x, 0);
@@ -754,11 +782,11 @@ static void test_backward_unseen(void **state)
 
         for (size_t c = 0; c < x.ld; c++)
             clean.dout[bad * x.ld + c] = 0;
-        cart_attention_backward_ref(&it, &grad, 1, &x.d);
+        cart_attention_backward_ref(class, &it, &grad, 1, &x.d);
         for (size_t c = 0; c < x.ld; c++)
             g.dout[bad * x.ld + c] = NAN;
         grad = grad_of(&g, 0, x.ld);
-        cart_attention_backward_with(sets[i]->attention, &it, &grad, 1, &x.d, test_pools[0]);
+        cart_attention_backward_with(of_class(sets[i]), &it, &grad, 1, &x.d, test_pools[0]);
         for (size_t j = 0; j < x.keys.rows; j++) {
             bool seen = j <= x.pos0 + bad && x.pos0 + bad - j < s.window;
 
@@ -773,15 +801,106 @@ static void test_backward_unseen(void **state)
     stream_release(&x);
 }
 
+/* A key of NaN spoils the queries that see it and no other. */
+static void test_backward_unseen_key(void **state)
+{
+    struct shape s = {3, 1, 64, 50, 90, 70};
+    struct stream x = stream_make(&s, 9);
+    const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
+    size_t n = cart_tensor_kernels_usable(sets), width = x.keys.width;
+
+    choose(state);
+    stream_define(&x);
+    for (size_t i = 0; i < 2 * n; i++) {
+        struct grads g = grads_make(&x, 0), clean = grads_make(&x, 0);
+        struct cart_attn_item it = item_of(&x, 0, x.T, x.want, x.want_stats);
+        struct cart_attn_grad grad = grad_of(&clean, 0, x.ld);
+        float *k = (float *)x.keys.memory[0], *v = (float *)x.keys.memory[1];
+        size_t bad = 100 + i % 2;
+
+        cart_attention_backward_ref(class, &it, &grad, 1, &x.d);
+        for (size_t c = 0; c < width; c++)
+            k[bad * width + c] = v[bad * width + c] = NAN;
+        grad = grad_of(&g, 0, x.ld);
+        cart_attention_backward_with(of_class(sets[i / 2]), &it, &grad, 1, &x.d, test_pools[0]);
+        memcpy(k + bad * width, x.keys.k + bad * width, width * sizeof *k);
+        memcpy(v + bad * width, x.keys.v + bad * width, width * sizeof *v);
+        for (size_t t = 0; t < x.T; t++) {
+            size_t pos = x.pos0 + t;
+            bool sees = pos >= bad && pos - bad < s.window;
+
+            for (size_t c = 0; c < x.d.H * x.d.DH; c++) {
+                assert_int_equal(isnan(g.dq[t * x.ld + c]), sees);
+                assert_true(sees || g.dq[t * x.ld + c] == clean.dq[t * x.ld + c]);
+            }
+        }
+        grads_release(&g);
+        grads_release(&clean);
+    }
+    stream_release(&x);
+}
+
+/* Values that are subnormal, or whose products or sums are: as the class has it, everywhere. */
+static void test_tiny(void **state)
+{
+    static const float factors[][3] = {
+        {0x1p-60f, 0x1p-66f, 0x1p-126f}, {0x1p-127f, 1, 0x1p-128f}, {0x1p-64f, 0x1p-64f, 0x1p-131f}};
+    struct shape s = {3, 1, 24, 0, 21, 50};
+    const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
+    size_t n = cart_tensor_kernels_usable(sets);
+
+    choose(state);
+    for (size_t f = 0; f < CART_COUNTOF(factors); f++) {
+        struct stream x = stream_make(&s, f);
+        struct grads want = grads_make(&x, 0);
+        struct cart_attn_item it;
+        struct cart_attn_grad g = grad_of(&want, 0, x.ld);
+
+        for (size_t i = 0; i < x.T * x.ld; i++)
+            x.q[i] *= factors[f][0];
+        for (size_t i = 0; i < x.keys.rows * x.keys.width; i++) {
+            x.keys.k[i] *= factors[f][1];
+            x.keys.v[i] *= factors[f][2];
+        }
+        keys_cut(&x.keys, whole, 0);
+        stream_define(&x);
+        it = item_of(&x, 0, x.T, x.want, x.want_stats);
+        for (size_t i = 0; i < x.T * x.ld; i++)
+            want.dq[i] = want.dout[i] * 0x1p-126f;
+        cart_attention_backward_ref(class, &it, &g, 1, &x.d);
+        for (size_t i = 0; i < n; i++) {
+            struct grads got = grads_make(&x, 0);
+
+            it = item_of(&x, 0, x.T, x.out, x.stats);
+            stream_blank(&x);
+            cart_attention_forward_with(of_class(sets[i]), &it, 1, &x.d, test_pools[i % TEST_POOLS]);
+            expect_stream(sets[i]->name, &x);
+            for (size_t j = 0; j < x.T * x.ld; j++)
+                got.dq[j] = got.dout[j] * 0x1p-126f;
+            g = grad_of(&got, 0, x.ld);
+            cart_attention_backward_with(of_class(sets[i]), &it, &g, 1, &x.d, test_pools[0]);
+            expect_grads(sets[i]->name, f, &x, &got, &want);
+            grads_release(&got);
+        }
+        grads_release(&want);
+        stream_release(&x);
+    }
+}
+
+/* One test of each class. */
+#define BOTH(f) {#f, f, NULL, NULL, &f32}, {#f ": bf16", f, NULL, NULL, &bf16}
+
 int main(void)
 {
+    static enum cart_precision f32 = CART_PRECISION_F32, bf16 = CART_PRECISION_BF16;
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_forward_variants),  cmocka_unit_test(test_forward_calls),
-        cmocka_unit_test(test_forward_company),   cmocka_unit_test(test_forward_oracle),
-        cmocka_unit_test(test_forward_all_low),   cmocka_unit_test(test_forward_unseen),
-        cmocka_unit_test(test_backward_variants), cmocka_unit_test(test_backward_calls),
-        cmocka_unit_test(test_backward_company),  cmocka_unit_test(test_backward_differences),
-        cmocka_unit_test(test_backward_unseen),
+        BOTH(test_forward_variants),  BOTH(test_forward_calls),
+        BOTH(test_forward_company),   BOTH(test_forward_oracle),
+        BOTH(test_forward_all_low),   BOTH(test_forward_unseen),
+        BOTH(test_backward_variants), BOTH(test_backward_calls),
+        BOTH(test_backward_company),  BOTH(test_backward_differences),
+        BOTH(test_backward_unseen),   BOTH(test_backward_unseen_key),
+        BOTH(test_tiny),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
