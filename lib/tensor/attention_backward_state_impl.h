@@ -86,7 +86,8 @@ static void block_gradients(struct backward_state *b, struct cursor *c, size_t f
     }
 }
 
-/* Where row i of the chunk has its DH values in an array of queries and heads, rows ld apart. */
+/* Where row i of the chunk has its DH values in an array of queries and heads, rows ld apart; without
+ * base behind the last. */
 static struct source row_of_chunk(const struct backward_state *b, size_t i, const float *x, size_t ld)
 {
     size_t t = (b->row0 + i) / b->G, h = b->kv * b->G + (b->row0 + i) % b->G;
@@ -106,17 +107,6 @@ static float row_delta(const float *dout, const float *out, size_t DH)
     return lanes_sum(sum);
 }
 
-/* Rows i .. i + VALUES - 1 of the chunk as cells across them. */
-static void across_chunk(const struct backward_state *b, size_t i, const float *x, size_t ld,
-                         float *out)
-{
-    struct source rows[VALUES];
-
-    for (size_t h = 0; h < VALUES; h++)
-        rows[h] = row_of_chunk(b, i + h, x, ld);
-    rows_across(out + i / VALUES * b->DHp, rows, b->d->DH);
-}
-
 /* Brings in what the rows of the chunk have: queries, output gradients, running dq, statistics. */
 static void chunk_load(struct backward_state *b)
 {
@@ -125,15 +115,18 @@ static void chunk_load(struct backward_state *b)
     size_t DH = b->d->DH;
 
     for (size_t i = 0; i < b->n_rows; i++) {
-        struct source dout = row_of_chunk(b, i, g->dout, g->lddo);
+        struct source q = row_of_chunk(b, i, it->q, it->ldq),
+                      dout = row_of_chunk(b, i, g->dout, g->lddo);
         size_t t = (b->row0 + i) / b->G, h = b->kv * b->G + (b->row0 + i) % b->G;
         const float *stats = it->stats + (t * b->d->H + h) * 2;
 
-        row_along(b->q + i * b->DHc, row_of_chunk(b, i, it->q, it->ldq), DH);
+        row_along(b->q + i * b->DHc, q, DH);
         row_along(b->dout + i * b->DHc, dout, DH);
         if (VALUES > 1 && i % VALUES == 0) {
-            across_chunk(b, i, it->q, it->ldq, b->q_across);
-            across_chunk(b, i, g->dout, g->lddo, b->dout_across);
+            rows_across(b->q_across + i / VALUES * b->DHp, q, row_of_chunk(b, i + 1, it->q, it->ldq),
+                        DH);
+            rows_across(b->dout_across + i / VALUES * b->DHp, dout,
+                        row_of_chunk(b, i + 1, g->dout, g->lddo), DH);
         }
         if (b->w->dq)
             widen_row(b->dq + i * b->DHp, row_of_chunk(b, i, g->dq, g->lddq), DH);

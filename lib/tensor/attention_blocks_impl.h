@@ -72,19 +72,32 @@ static struct source rows_in_place(struct reading *r, bool values, bool any, siz
     return row_of_key(r, 0, values);
 }
 
+/* The rows from key first + j on that lie in one segment: their number, and how far apart. */
+static size_t run_of_keys(struct reading *r, size_t j, size_t *ld)
+{
+    const struct cart_kv_segment *s;
+
+    cursor_seek(&r->cur, r->it, r->first + j);
+    s = r->cur.seg;
+    *ld = s->blocked ? r->d->DH : s->stride;
+    return min_size(r->n - j, s->rows - row_at(r, j));
+}
+
 /* Copies keys or values to rows of the cells along them, [BLOCK][DHc]. Those that there are none of
  * are zero, and keys of blocked segments. */
 static void copy_along(struct reading *r, bool values, float *out)
 {
     size_t DHc = cells_padded(r->d->DH);
 
-    for (size_t j = 0; j < r->n; j++) {
+    for (size_t j = 0, ld; j < r->n;) {
+        size_t n = run_of_keys(r, j, &ld);
         struct source row = row_of_key(r, j, values);
 
         if (row.base == NULL)
-            memset(out + j * DHc, 0, DHc * sizeof(float));
-        else
-            row_along(out + j * DHc, row, r->d->DH);
+            memset(out + j * DHc, 0, n * DHc * sizeof(float));
+        for (; n > 0; n--, j++, row.at += ld)
+            if (row.base != NULL)
+                row_along(out + j * DHc, row, r->d->DH);
     }
     memset(out + r->n * DHc, 0, (BLOCK - r->n) * DHc * sizeof(float));
 }
@@ -93,14 +106,25 @@ static void copy_along(struct reading *r, bool values, float *out)
  * are none. */
 static void copy_across(struct reading *r, bool values, float *out)
 {
-    size_t DHp = cart_attn_padded(r->d->DH);
-    struct source rows[VALUES];
+    size_t DHp = cart_attn_padded(r->d->DH), j = 0, ld;
 
-    for (size_t j = 0; j < BLOCK; j += VALUES, out += DHp) {
-        for (size_t h = 0; h < VALUES; h++)
-            rows[h] = j + h < r->n ? row_of_key(r, j + h, values) : source_cells(NULL);
-        rows_across(out, rows, r->d->DH);
+    while (j < r->n) {
+        size_t n = run_of_keys(r, j, &ld);
+        struct source even = row_of_key(r, j, values), odd = even;
+
+        for (; n >= VALUES; n -= VALUES, j += VALUES, even.at += VALUES * ld) {
+            odd.at = even.at + (VALUES - 1) * ld;
+            rows_across(out + j / VALUES * DHp, even, odd, r->d->DH);
+        }
+        if (n > 0) {
+            /* A pair of which the segment has the first alone. */
+            odd = j + 1 < r->n ? row_of_key(r, j + 1, values) : source_cells(NULL);
+            rows_across(out + j / VALUES * DHp, even, odd, r->d->DH);
+            j += VALUES;
+        }
     }
+    j = round_up(r->n, VALUES) / VALUES;
+    memset(out + j * DHp, 0, (BLOCK / VALUES - j) * DHp * sizeof(float));
 }
 
 /* out [DHc][BLOCK]: sixteen keys side by side. rows hold cells. */
@@ -126,12 +150,11 @@ static void columns_along(float *kt, const struct source *keys, size_t n, size_t
     float line[BLOCK];
 
     for (size_t c = 0; c < DH; c += VALUES, kt += BLOCK) {
-        struct source rows[VALUES];
+        struct source even = {keys->base, keys->at + c * BLOCK, keys->type}, odd = even;
 
-        for (size_t h = 0; h < VALUES; h++)
-            rows[h] = (struct source){c + h < DH ? keys->base : NULL, keys->at + (c + h) * BLOCK,
-                                      keys->type};
-        rows_across(n == BLOCK ? kt : line, rows, n);
+        odd.base = c + VALUES > DH ? NULL : keys->base;
+        odd.at += BLOCK;
+        rows_across(n == BLOCK ? kt : line, even, odd, n);
         if (n < BLOCK)
             memcpy(kt, line, n * sizeof *line);
     }

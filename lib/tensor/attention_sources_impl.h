@@ -94,34 +94,51 @@ CART_ALWAYS_INLINE struct lanes cells_load(const int type, const void *base, siz
 /* One row of n values as they are, zeros behind it up to whole vectors. */
 static void widen_row(float *out, struct source row, size_t n)
 {
-    for (size_t i = 0; i < n; i += LANES)
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+        lanes_store(out + i, lanes_load_as(row.type, row.base, row.at + i));
+    if (i < n)
         lanes_store(out + i, lanes_load_some(row.type, row.base, row.at + i, n - i));
 }
 
 /* One row of n values as the cells along it, zeros behind it up to whole vectors. */
 static void row_along(float *out, struct source row, size_t n)
 {
-    struct lanes v[2] = {lanes_set(0.0f), lanes_set(0.0f)};
+    size_t i = 0, at = row.at;
 
-    for (size_t i = 0; i < n; i += LANES * VALUES) {
-        for (size_t h = 0, at = i; h < VALUES; h++, at += LANES)
-            v[h] = at < n ? lanes_load_some(row.type, row.base, row.at + at, n - at)
-                          : lanes_set(0.0f);
-        lanes_store(out + i / VALUES, cells_along(v[0], v[1]));
+    for (; i + LANES * VALUES <= n; i += LANES * VALUES, at += LANES * VALUES, out += LANES)
+        lanes_store(out, cells_along(lanes_load_as(row.type, row.base, at),
+                                     lanes_load_as(row.type, row.base, at + LANES * (VALUES - 1))));
+    if (i < n) {
+        struct lanes odd = lanes_set(0.0f);
+
+        if (VALUES > 1 && n - i > LANES)
+            odd = lanes_load_some(row.type, row.base, at + LANES, n - i - LANES);
+        lanes_store(out, cells_along(lanes_load_some(row.type, row.base, at, n - i), odd));
     }
 }
 
-/* VALUES rows of n values as the cells across them, zeros behind them up to whole vectors. A row
- * without base is zero. */
-static void rows_across(float *out, const struct source rows[VALUES], size_t n)
+/* Two rows of n values, or where a cell is one value the first, as the cells across them, zeros
+ * behind them up to whole vectors. A row without base is zero. */
+static void rows_across(float *out, struct source even, struct source odd, size_t n)
 {
-    struct lanes v[2] = {lanes_set(0.0f), lanes_set(0.0f)};
+    struct lanes v = lanes_set(0.0f);
+    size_t i = 0;
 
-    for (size_t i = 0; i < n; i += LANES) {
-        for (size_t h = 0; h < VALUES; h++)
-            if (rows[h].base != NULL)
-                v[h] = lanes_load_some(rows[h].type, rows[h].base, rows[h].at + i, n - i);
-        lanes_store(out + i, cells_across(v[0], v[1]));
+    if (VALUES == 1) {
+        widen_row(out, even, n);
+        return;
+    }
+    if (even.type == odd.type && odd.base != NULL)
+        for (; i + LANES <= n; i += LANES)
+            lanes_store(out + i, cells_across(lanes_load_as(even.type, even.base, even.at + i),
+                                              lanes_load_as(even.type, odd.base, odd.at + i)));
+    for (; i < n; i += LANES) {
+        if (odd.base != NULL)
+            v = lanes_load_some(odd.type, odd.base, odd.at + i, n - i);
+        lanes_store(out + i,
+                    cells_across(lanes_load_some(even.type, even.base, even.at + i, n - i), v));
     }
 }
 
