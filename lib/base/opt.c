@@ -224,7 +224,7 @@ static int whole_table(const struct cart_tool *tool, struct cart_opt **out, size
          CART_OPT_ENUM(0, "kernels", &c->kernels, "auto|blas", "own exact kernels, or OpenBLAS")},
         {CART_USES_KERNELS,
          CART_OPT_ENUM(0, "precision", &c->precision, "f32|bf16",
-                       "of matrix products; bf16 is faster where the CPU has it")},
+                       "of products and attention; bf16 is faster where the CPU has it")},
         {CART_USES_PROGRESS, CART_OPT_ENUM(0, "progress", &c->progress, "auto|always|never",
                                            "progress line on standard error")},
         {CART_USES_DRY_RUN,

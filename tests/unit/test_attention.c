@@ -44,7 +44,7 @@ struct shape {
 };
 
 /* Heads alone and in groups, widths of every remainder, windows inside, across and beyond blocks
- * and spans. */
+ * and spans; rows of even and odd number that are the first to see a block. */
 static const struct shape shapes[] = {
     {3, 1, 64, 0, 5, 0},      {9, 3, 64, 0, 70, 130},    {4, 4, 16, 0, 33, 64},
     {8, 2, 80, 17, 150, 7},   {6, 2, 128, 64, 140, 500}, {2, 1, 256, 0, 9, 520},
@@ -52,6 +52,7 @@ static const struct shape shapes[] = {
     {4, 2, 65, 100, 3, 1100}, {1, 1, 1, 0, 65, 0},       {3, 3, 64, 512, 2, 1500},
     {3, 1, 64, 0, 1, 1535},   {3, 1, 64, 700, 1, 1536},  {9, 3, 48, 0, 1, 1090},
     {4, 1, 33, 0, 17, 47},    {4, 1, 256, 0, 60, 70},    {1, 1, 1000, 0, 60, 3},
+    {6, 2, 64, 0, 75, 21},   {3, 3, 40, 60, 150, 33},
 };
 
 static void *room(size_t n, size_t size)
