@@ -105,7 +105,7 @@ static void group_bands(struct backward_state *b, size_t n)
 static void keys_add(struct backward_state *b, float *out, const float *coef, const float *vec)
 {
     for (size_t j = 0; j < BLOCK; j += TILE_ROWS) {
-        struct sum_args a = {out + j * b->DHp,   b->DHp, coef + j, 1, VALUES * BLOCK,
+        struct sum_args a = {out + j * b->DHp,  b->DHp, coef + j, 1, VALUES * BLOCK,
                              source_cells(vec), b->DHp};
 
         sum_banded(min_size(TILE_ROWS, BLOCK - j), &a, b->DHp, b->from + j, b->to + j);
@@ -122,9 +122,9 @@ static void group_back(struct backward_state *b, size_t i, size_t n, size_t firs
     group_dots(b, i, n);
     group_weights(b, i, n);
     for (size_t r = 0; b->w->dq && r < n; r += TILE_ROWS) {
-        struct sum_args a = {b->dq + (i + r) * DHp, DHp, b->ds_along + r * (BLOCK / VALUES),
-                             BLOCK / VALUES,        1,   source_cells(b->k),
-                             DHp};
+        struct sum_args a = {
+            b->dq + (i + r) * DHp, DHp, b->ds_along + r * (BLOCK / VALUES), BLOCK / VALUES, 1,
+            source_cells(b->k),    DHp};
 
         sum_banded(min_size(TILE_ROWS, n - r), &a, DHp, b->lo + r, b->hi + r);
     }

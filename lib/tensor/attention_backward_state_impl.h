@@ -20,10 +20,10 @@ struct backward_state {
 
     /* The chunk: rows row0 .. row0 + n_rows - 1 of the item. */
     size_t row0, n_rows;
-    float *q, *dout;                 /* [n_rows][DHc]: along rows */
-    float *q_across, *dout_across;   /* [n_rows / VALUES, rounded up][DHp]: across rows */
-    float *dq;                       /* [n_rows][DHp] */
-    float *m, *inverse, *delta;      /* [n_rows] */
+    float *q, *dout;               /* [n_rows][DHc]: along rows */
+    float *q_across, *dout_across; /* [n_rows / VALUES, rounded up][DHp]: across rows */
+    float *dq;                     /* [n_rows][DHp] */
+    float *m, *inverse, *delta;    /* [n_rows] */
 
     /* The group: rows i .. of the chunk. Scores and dout . v become cells across the rows of p and of
      * ds, those of VALUES rows in the place of the first. */
@@ -88,7 +88,8 @@ static void block_gradients(struct backward_state *b, struct cursor *c, size_t f
 
 /* Where row i of the chunk has its DH values in an array of queries and heads, rows ld apart; without
  * base behind the last. */
-static struct source row_of_chunk(const struct backward_state *b, size_t i, const float *x, size_t ld)
+static struct source row_of_chunk(const struct backward_state *b, size_t i, const float *x,
+                                  size_t ld)
 {
     size_t t = (b->row0 + i) / b->G, h = b->kv * b->G + (b->row0 + i) % b->G;
 
@@ -123,15 +124,15 @@ static void chunk_load(struct backward_state *b)
         row_along(b->q + i * b->DHc, q, DH);
         row_along(b->dout + i * b->DHc, dout, DH);
         if (VALUES > 1 && i % VALUES == 0) {
-            rows_across(b->q_across + i / VALUES * b->DHp, q, row_of_chunk(b, i + 1, it->q, it->ldq),
-                        DH);
+            rows_across(b->q_across + i / VALUES * b->DHp, q,
+                        row_of_chunk(b, i + 1, it->q, it->ldq), DH);
             rows_across(b->dout_across + i / VALUES * b->DHp, dout,
                         row_of_chunk(b, i + 1, g->dout, g->lddo), DH);
         }
         if (b->w->dq)
             widen_row(b->dq + i * b->DHp, row_of_chunk(b, i, g->dq, g->lddq), DH);
-        b->delta[i] = row_delta(g->dout + dout.at, it->out + row_of_chunk(b, i, it->out, it->ldo).at,
-                                DH);
+        b->delta[i] =
+            row_delta(g->dout + dout.at, it->out + row_of_chunk(b, i, it->out, it->ldo).at, DH);
         b->m[i] = stats[0];
         b->inverse[i] = 1.0f / stats[1];
     }

@@ -147,7 +147,7 @@ static void block_transpose(float *out, struct source rows, size_t ld, size_t DH
  * is half zero. */
 static void columns_along(float *kt, const struct source *keys, size_t n, size_t DH)
 {
-    float line[BLOCK];
+    float line[BLOCK] = {0};
 
     for (size_t c = 0; c < DH; c += VALUES, kt += BLOCK) {
         struct source even = {keys->base, keys->at + c * BLOCK, keys->type}, odd = even;

@@ -58,8 +58,7 @@ CART_ALWAYS_INLINE struct lanes cells_chain(struct lanes a, struct lanes b, stru
 CART_ALWAYS_INLINE __m256i cells_rounded(__m256 a)
 {
     __m256i u = _mm256_castps_si256(a), exponent = _mm256_set1_epi32(0x7f800000);
-    __m256i small =
-        _mm256_cmpeq_epi32(_mm256_and_si256(u, exponent), _mm256_setzero_si256());
+    __m256i small = _mm256_cmpeq_epi32(_mm256_and_si256(u, exponent), _mm256_setzero_si256());
     __m256i sign = _mm256_and_si256(u, _mm256_set1_epi32((int)0x80000000u));
     __m256i r = _mm256_slli_epi32(lanes_half_to_bf16(a), 16);
 

@@ -33,7 +33,8 @@ struct cart_attn_backward_work {
 };
 
 struct cart_attention_kernels {
-    size_t values; /* of a cell: 1 in the f32 class, 2 in the bf16 class, whose results are flushed */
+    size_t
+        values; /* of a cell: 1 in the f32 class, 2 in the bf16 class, whose results are flushed */
 
     /* One KV head; r1 - r0 <= cart_attn_rows_fit(DH). */
     void (*forward)(const struct cart_attn_forward_work *w, const struct cart_attn_dims *d,

@@ -255,7 +255,8 @@ static void add_cells(enum cart_precision precision, const struct cart_attn_item
                 continue;
             p[r][j] = cart_expf(d->scale * dot(precision, rows[r].q, k[j], d->DH) - rows[r].M) *
                       rows[r].inverse;
-            ds[r][j] = (p[r][j] * (dot(precision, rows[r].dout, v, d->DH) - rows[r].delta)) * d->scale;
+            ds[r][j] =
+                (p[r][j] * (dot(precision, rows[r].dout, v, d->DH) - rows[r].delta)) * d->scale;
         }
     }
     for (size_t r = 0; r < values; r++)

@@ -98,14 +98,14 @@ typedef void sum_fn(const struct sum_args *a, size_t x0, size_t x1);
 
 #define TILES(n, nv, type)                                                                         \
     static __attribute__((noinline)) void dots_##n##_##nv##_##type(                                \
-        const float *q, size_t ldq, size_t steps, const struct source *kt, float *s)                  \
+        const float *q, size_t ldq, size_t steps, const struct source *kt, float *s)               \
     {                                                                                              \
-        dots_template(n, nv, type, q, ldq, steps, kt, s);                                      \
+        dots_template(n, nv, type, q, ldq, steps, kt, s);                                          \
     }                                                                                              \
     static __attribute__((noinline)) void sum_##n##_##nv##_##type(const struct sum_args *a,        \
                                                                   size_t x0, size_t x1)            \
     {                                                                                              \
-        sum_template(n, nv, type, a, x0, x1);                                               \
+        sum_template(n, nv, type, a, x0, x1);                                                      \
     }
 #define TILES_OF(nv, type)                                                                         \
     TILES(1, nv, type)                                                                             \

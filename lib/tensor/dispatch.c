@@ -21,7 +21,8 @@ static const struct cart_tensor_kernels sets[] = {
     SET(avx512),
     /* AVX-512 without VDPBF16PS. */
     {"avx512", &cart_matmul_kernels_avx512, &cart_matmul_kernels_bf16_avx2,
-     &cart_attention_kernels_avx512, &cart_attention_kernels_bf16_avx2, &cart_ops_kernels_avx512, &cart_vocab_kernels_avx512},
+     &cart_attention_kernels_avx512, &cart_attention_kernels_bf16_avx2, &cart_ops_kernels_avx512,
+     &cart_vocab_kernels_avx512},
 };
 
 const struct cart_tensor_kernels *cart_tensor_kernels(void)

@@ -5,9 +5,10 @@
  *
  * Every result is compared with its definition, on some of its values, before it is timed.
  * Attention is given as a fraction of the peak of fused multiply-adds of its class, or of f32 where
- * the CPU has none of bf16 (measured beside it; only visible keys count: 4 DH operations for each query, head and key forward, 10 DH backward); the
- * other steps in values a nanosecond. The time is the best of several repeats; with one thread it
- * is CPU time, which other processes on the machine disturb less. */
+ * the CPU has none of bf16 (measured beside it; only visible keys count: 4 DH operations for each
+ * query, head and key forward, 10 DH backward); the other steps in values a nanosecond. The time is
+ * the best of several repeats; with one thread it is CPU time, which other processes on the machine
+ * disturb less. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "helper/limits.h"
