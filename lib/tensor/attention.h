@@ -33,6 +33,7 @@
  * - scores and dp: pairs of d; behind an odd DH follows a zero.
  * - forward: p is rounded to bf16 before it is summed, so that weights are divided by the sum of
  *   themselves. o: pairs of keys by logical index.
+ * - delta: of dout as rounded, which dp is of too, and out as it is.
  * - dq: pairs of keys, of ds and k. dk, dv: pairs of rows of the item, of ds and q, p and dout; row r
  *   is query r / G, head r % G in its group of G = H / HK. So queries cut into several calls give
  *   the same bits where each but the last has an even number of rows.

@@ -96,15 +96,18 @@ static struct source row_of_chunk(const struct backward_state *b, size_t i, cons
     return (struct source){i < b->n_rows ? x : NULL, t * ld + h * b->d->DH, F32};
 }
 
+/* dout as cells along it. */
 static float row_delta(const float *dout, const float *out, size_t DH)
 {
     struct lanes sum = lanes_set(0.0f);
-    size_t c = 0;
 
-    for (; c + LANES <= DH; c += LANES)
-        sum = lanes_fma(lanes_load(dout + c), lanes_load(out + c), sum);
-    if (c < DH)
-        sum = lanes_fma(lanes_load_n(dout + c, DH - c), lanes_load_n(out + c, DH - c), sum);
+    for (size_t c = 0; c < DH; c += LANES * VALUES, dout += LANES) {
+        struct lanes cells = lanes_load(dout);
+
+        for (size_t h = 0, at = c; h < VALUES && at < DH; h++, at += LANES)
+            sum =
+                lanes_fma(cells_values(cells, (int)h), lanes_load_some(F32, out, at, DH - at), sum);
+    }
     return lanes_sum(sum);
 }
 
@@ -132,7 +135,7 @@ static void chunk_load(struct backward_state *b)
         if (b->w->dq)
             widen_row(b->dq + i * b->DHp, row_of_chunk(b, i, g->dq, g->lddq), DH);
         b->delta[i] =
-            row_delta(g->dout + dout.at, it->out + row_of_chunk(b, i, it->out, it->ldo).at, DH);
+            row_delta(b->dout + i * b->DHc, it->out + row_of_chunk(b, i, it->out, it->ldo).at, DH);
         b->m[i] = stats[0];
         b->inverse[i] = 1.0f / stats[1];
     }

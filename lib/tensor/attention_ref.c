@@ -199,8 +199,9 @@ struct row {
 };
 
 /* Row r of the item: query r / G, head r % G of the heads that read KV head kv. */
-static struct row row_of(const struct cart_attn_item *it, const struct cart_attn_grad *g,
-                         const struct cart_attn_dims *d, size_t kv, size_t r)
+static struct row row_of(enum cart_precision precision, const struct cart_attn_item *it,
+                         const struct cart_attn_grad *g, const struct cart_attn_dims *d, size_t kv,
+                         size_t r)
 {
     size_t G = d->H / d->HK, t = r / G, h = kv * G + r % G, end = it->pos0 + t + 1;
     const float *out = it->out + t * it->ldo + h * d->DH;
@@ -218,8 +219,8 @@ static struct row row_of(const struct cart_attn_item *it, const struct cart_attn
     row.begin = d->window && end > d->window ? end - d->window : 0;
     row.end = end;
     for (size_t i = 0; i < (d->DH + LANES - 1) / LANES * LANES; i++)
-        lane[i % LANES] =
-            fmaf(i < d->DH ? row.dout[i] : 0, i < d->DH ? out[i] : 0, lane[i % LANES]);
+        lane[i % LANES] = fmaf(i < d->DH ? factor(precision, row.dout[i]) : 0,
+                               i < d->DH ? out[i] : 0, lane[i % LANES]);
     row.delta = tree_of_halves(lane);
     return row;
 }
@@ -288,8 +289,8 @@ void cart_attention_backward_ref(enum cart_precision precision, const struct car
     for (size_t i = 0; i < n; i++) {
         for (size_t kv = 0; kv < d->HK; kv++) {
             for (size_t r = 0; r < items[i].T * G; r += values) {
-                struct row rows[2] = {row_of(&items[i], &grads[i], d, kv, r),
-                                      row_of(&items[i], &grads[i], d, kv, r + 1)};
+                struct row rows[2] = {row_of(precision, &items[i], &grads[i], d, kv, r),
+                                      row_of(precision, &items[i], &grads[i], d, kv, r + 1)};
 
                 for (size_t j = 0; j < items[i].pos0 + items[i].T; j += values)
                     add_cells(precision, &items[i], &grads[i], d, kv, rows, j);
