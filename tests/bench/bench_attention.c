@@ -4,8 +4,8 @@
  *                                             default; CLASS is f32 or bf16
  *
  * Every result is compared with its definition, on some of its values, before it is timed.
- * Attention is given as a fraction of the peak of fused multiply-adds of its class, or of f32 where
- * the CPU has none of bf16 (measured beside it; only visible keys count: 4 DH operations for each
+ * Attention is given as a fraction of the peak of VDPBF16PS where it uses that, else of f32 fused
+ * multiply-adds (measured beside it; only visible keys count: 4 DH operations for each
  * query, head and key forward, 10 DH backward); the other steps in values a nanosecond. The time is
  * the best of several repeats; with one thread it is CPU time, which other processes on the machine
  * disturb less. */
@@ -138,9 +138,7 @@ static void problem_compare(const struct problem *p)
 
 static double peak(void)
 {
-    double bf16 = class == CART_PRECISION_BF16 ? limit_bf16(pool) : 0;
-
-    return bf16 > 0 ? bf16 : limit_fma(pool);
+    return kernels == &cart_attention_kernels_bf16_avx512 ? limit_bf16(pool) : limit_fma(pool);
 }
 
 static double keys_seen(const struct problem *p)
