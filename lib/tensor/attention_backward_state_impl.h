@@ -96,7 +96,7 @@ static struct source row_of_chunk(const struct backward_state *b, size_t i, cons
     return (struct source){i < b->n_rows ? x : NULL, t * ld + h * b->d->DH, F32};
 }
 
-/* dout as cells along it. */
+/* The sum of dout * out; dout as cells along it. */
 static float row_delta(const float *dout, const float *out, size_t DH)
 {
     struct lanes sum = lanes_set(0.0f);
@@ -126,7 +126,7 @@ static void chunk_load(struct backward_state *b)
 
         row_along(b->q + i * b->DHc, q, DH);
         row_along(b->dout + i * b->DHc, dout, DH);
-        if (VALUES > 1 && i % VALUES == 0) {
+        if (VALUES > 1 && b->w->dkv && i % VALUES == 0) {
             rows_across(b->q_across + i / VALUES * b->DHp, q,
                         row_of_chunk(b, i + 1, it->q, it->ldq), DH);
             rows_across(b->dout_across + i / VALUES * b->DHp, dout,

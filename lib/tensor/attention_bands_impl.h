@@ -40,8 +40,8 @@ static void sum_columns(size_t n, const struct sum_args *a, size_t DHp, size_t x
         sum_narrow[kind][n - 1](&part, x0, x1);
 }
 
-/* Cells x of which a row takes the odd or the even values alone: the others, which may be anything,
- * become zero. */
+/* Columns of the cells at x, of which rows take the odd or the even values alone: the others, which
+ * may be anything, become zero. */
 static void sum_part(size_t n, const struct sum_args *a, size_t DHp, size_t x, bool odd)
 {
     struct sum_args part = *a;
