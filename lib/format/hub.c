@@ -21,7 +21,11 @@ static const char index_name[] = "model.safetensors.index.json";
 static int map_file(struct cart_map *map, const char *path, size_t limit, struct cart_err *err)
 {
     struct cart_map m = {NULL, 0};
+    struct stat st;
     int r = cart_map_open(&m, path, err);
+    if (r < 0 && lstat(path, &st) == 0 && S_ISLNK(st.st_mode) && stat(path, &st) < 0 &&
+        errno == ENOENT)
+        r = cart_err_set(err, r, "%s: a symbolic link to a file that is not there", path);
     if (r == 0 && m.size > limit) {
         r = cart_err_set(err, CART_EFORMAT, "%s: expected at most %zu bytes, found %zu", path,
                          limit, m.size);
@@ -50,10 +54,11 @@ static int parse_file(json_t **out, const char *path, size_t limit, struct cart_
     return r;
 }
 
+/* A link to nothing is there, and cannot be read: such as it is, a download was cut short. */
 static bool exists(const char *path)
 {
     struct stat st;
-    return stat(path, &st) == 0 || errno != ENOENT;
+    return lstat(path, &st) == 0 || errno != ENOENT;
 }
 
 char *cart_hub_path(const struct cart_hub *h, const char *name)

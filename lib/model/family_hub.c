@@ -44,22 +44,24 @@ static int number(const struct config *c, const json_t *obj, const char *key, do
     return 0;
 }
 
-/* A key that is absent, null, or says what every model of the families does. */
-static int check_plain(const struct config *c, const char *key, const char *plain,
-                       struct cart_err *err)
+/* What no model of the families has; absent or null, it is off. */
+static int check_off(const struct config *c, const char *key, struct cart_err *err)
 {
-    const json_t *v = json_object_get(c->root, key);
-    const char *text = json_string_value(v);
-    struct cart_buf shown = CART_BUF_INIT;
-    if (!v || json_is_null(v) || (text && strcmp(text, plain) == 0))
-        return 0;
-    int r = cart_json_dump(v, &shown, err);
-    if (r == 0 && strcmp(shown.data, plain) != 0) {
-        char text_shown[96];
-        r = cart_err_set(err, CART_EFORMAT, "%s: %s: expected %s, found %s", c->path, key, plain,
-                         cart_err_escape(text_shown, sizeof text_shown, shown.data, shown.len));
-    }
-    cart_buf_release(&shown);
+    bool on = false;
+    int r = cart_json_bool_opt(c->root, key, &on, c->path, err);
+    if (r == 0 && on)
+        r = cart_err_set(err, CART_EFORMAT, "%s: %s: expected false, found true", c->path, key);
+    return r;
+}
+
+static int check_activation(const struct config *c, struct cart_err *err)
+{
+    const char *name = "silu";
+    char shown[96];
+    int r = cart_json_string_opt(c->root, "hidden_act", &name, c->path, err);
+    if (r == 0 && strcmp(name, "silu") != 0)
+        r = cart_err_set(err, CART_EFORMAT, "%s: hidden_act: expected silu, found '%s'", c->path,
+                         cart_err_escape(shown, sizeof shown, name, strlen(name)));
     return r;
 }
 
@@ -136,14 +138,14 @@ static int check_features(const struct config *c, const struct cart_model *m,
     if (r == 0)
         r = check_quantization(c, err);
     if (r == 0)
-        r = check_plain(c, "hidden_act", "silu", err);
+        r = check_activation(c, err);
     /* qwen2 has its biases, and the key says nothing there. */
     if (r == 0 && !f->biases)
-        r = check_plain(c, "attention_bias", "false", err);
+        r = check_off(c, "attention_bias", err);
     if (r == 0)
-        r = check_plain(c, "mlp_bias", "false", err);
+        r = check_off(c, "mlp_bias", err);
     if (r == 0)
-        r = check_plain(c, "rope_interleaved", "false", err);
+        r = check_off(c, "rope_interleaved", err);
     if (r == 0) {
         double rotary = 1;
         r = number(c, c->root, "partial_rotary_factor", 0, 1e3, true, &rotary, err);
@@ -271,9 +273,13 @@ static int read_rope(const struct config *c, const struct cart_family *f, struct
     const json_t *scaling = json_object_get(c->root, "rope_parameters");
     bool gathered = scaling && !json_is_null(scaling);
     const json_t *old = json_object_get(c->root, "rope_scaling");
+    char found[48];
     const json_t *theta = json_object_get(c->root, "rope_theta");
     bool apart = theta && !json_is_null(theta);
     int r = number(c, c->root, "rope_theta", 0, 1e30, true, &base, err);
+    if (r == 0 && gathered && !json_is_object(scaling))
+        r = cart_err_set(err, CART_EFORMAT, "%s: rope_parameters: expected an object, found %s",
+                         c->path, cart_json_found(scaling, found));
     if (r == 0 && gathered)
         r = number(c, scaling, "rope_theta", 0, 1e30, apart, &base, err);
     m->rope =

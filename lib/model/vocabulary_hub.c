@@ -4,51 +4,71 @@
  * list more ids that end a text. This is what a converter to GGUF would write down. */
 #include "model/model_impl.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_EOG = 64 }; /* ids that end a text */
 
 /* The spelling of a special token: a string, or an object that has it as "content". NULL: none. */
-static const char *spelling(const json_t *config, const char *key)
+static int spelling(const struct cart_hub *h, const char *key, const char **out,
+                    struct cart_err *err)
 {
-    const json_t *v = json_object_get(config, key);
-    return json_string_value(json_is_object(v) ? json_object_get(v, "content") : v);
+    const json_t *v = json_object_get(h->tokenizer_config, key);
+    char what[320];
+    *out = NULL;
+    if (!v)
+        return 0;
+    snprintf(what, sizeof what, "%.240s/tokenizer_config.json", h->dir);
+    if (!json_is_object(v))
+        return cart_json_string_opt(h->tokenizer_config, key, out, what, err);
+    int r = cart_json_string(v, "content", out, key, err);
+    return r < 0 ? cart_err_wrap(err, r, "%s", what) : 0;
 }
 
 static int check_id(const struct cart_model *m, const json_t *v, const char *path, const char *key,
-                    int64_t *out, struct cart_err *err)
+                    uint64_t max, int64_t *out, struct cart_err *err)
 {
+    char found[48];
     uint64_t id;
-    if (!cart_json_whole(v, m->V - 1, &id))
-        return cart_err_set(err, CART_EFORMAT, "%s: %s: expected an id below %zu", path, key, m->V);
+    if (!cart_json_whole(v, max, &id))
+        return cart_err_set(err, CART_EFORMAT, "%s: %s: expected an id below %zu, found %s", path,
+                            key, m->V, cart_json_found(v, found));
     *out = (int64_t)id;
     return 0;
 }
 
-/* bos, eos, pad or unk: by its name in tokenizer_config.json, else by its id in config.json, the
- * first where that is a list. */
+/* bos, eos, pad or unk: by its name in tokenizer_config.json, else by its id in config.json, for eos
+ * the first where that is a list. Some files give padding that they do without the id -1. */
 static int special(struct cart_model *m, const char *name, int64_t *out, struct cart_err *err)
 {
     const struct cart_hub *h = m->priv->source.hub;
     char key[32], shown[64];
-    snprintf(key, sizeof key, "%s_token", name);
-    const char *token = spelling(h->tokenizer_config, key);
-    *out = -1;
-    if (token) {
-        uint32_t id = cart_vocab_json_find(&m->priv->vocab, token);
-        if (id == CART_TOKEN_NONE)
-            return cart_err_set(err, CART_EFORMAT, "%s/tokenizer_config.json: %s: '%s' is no token",
-                                h->dir, key,
-                                cart_err_escape(shown, sizeof shown, token, strlen(token)));
-        *out = id;
-        return 0;
-    }
+    const char *token;
     snprintf(key, sizeof key, "%s_token_id", name);
     const json_t *v = json_object_get(h->config, key);
-    if (json_is_array(v))
+    *out = -1;
+    if (json_is_array(v) && strcmp(name, "eos") == 0)
         v = json_array_get(v, 0);
-    return !v || json_is_null(v) ? 0 : check_id(m, v, h->config_path, key, out, err);
+    bool none = !v || json_is_null(v) ||
+                (strcmp(name, "pad") == 0 && json_is_integer(v) && json_integer_value(v) == -1);
+    /* Where a name decides, the id is not used, and may be of a vocabulary that was cut. */
+    int64_t unused;
+    int r = none ? 0 : check_id(m, v, h->config_path, key, INT64_MAX, &unused, err);
+    snprintf(key, sizeof key, "%s_token", name);
+    if (r < 0 || (r = spelling(h, key, &token, err)) < 0)
+        return r;
+    if (!token) {
+        snprintf(key, sizeof key, "%s_token_id", name);
+        return none ? 0 : check_id(m, v, h->config_path, key, m->V - 1, out, err);
+    }
+    uint32_t id = cart_vocab_json_find(&m->priv->vocab, token);
+    if (id == CART_TOKEN_NONE)
+        return cart_err_set(err, CART_EFORMAT, "%s/tokenizer_config.json: %s: '%s' is no token",
+                            h->dir, key,
+                            cart_err_escape(shown, sizeof shown, token, strlen(token)));
+    *out = id;
+    return 0;
 }
 
 /* The tokenizer's own flag, else what its post-processor does. */
@@ -56,10 +76,16 @@ static int read_add_bos(struct cart_model *m, struct cart_err *err)
 {
     struct cart_vocab_json *v = &m->priv->vocab;
     const struct cart_hub *h = m->priv->source.hub;
-    const json_t *flag = json_object_get(h->tokenizer_config, "add_bos_token");
     struct cart_text first = {"", 0};
-    char shown[64];
-    v->src.add_bos = json_is_boolean(flag) ? json_is_true(flag) : v->first != CART_TOKEN_NONE;
+    char shown[64], what[320];
+    bool add = v->first != CART_TOKEN_NONE;
+    snprintf(what, sizeof what, "%.240s/tokenizer_config.json", h->dir);
+    int r = h->tokenizer_config
+                ? cart_json_bool_opt(h->tokenizer_config, "add_bos_token", &add, what, err)
+                : 0;
+    if (r < 0)
+        return r;
+    v->src.add_bos = add;
     if (!v->src.add_bos || v->first == CART_TOKEN_NONE || v->first == v->src.bos)
         return 0;
     first = v->tokens[v->first];
@@ -89,7 +115,7 @@ static int read_eog(struct cart_model *m, uint32_t **ids, size_t *n, struct cart
         for (size_t i = 0; i < count; i++) {
             const json_t *v = json_is_array(lists[k]) ? json_array_get(lists[k], i) : lists[k];
             int64_t id = 0;
-            int r = check_id(m, v, paths[k], "eos_token_id", &id, err);
+            int r = check_id(m, v, paths[k], "eos_token_id", m->V - 1, &id, err);
             if (r < 0)
                 return cart_err_wrap(err, r, "%s", h->dir);
             (*ids)[(*n)++] = (uint32_t)id;
@@ -142,28 +168,44 @@ static int read_tokenizer(struct cart_model *m, struct cart_err *err)
     return r;
 }
 
-/* The template text of tokenizer_config.json: a string, or the one called default of a list. */
-static const json_t *template_of(const json_t *config)
+/* The template text of tokenizer_config.json: a string, or the one called default of a list. NULL:
+ * none. */
+static int template_of(const struct cart_hub *h, const json_t **out, struct cart_err *err)
 {
-    const json_t *v = json_object_get(config, "chat_template");
+    const json_t *v = json_object_get(h->tokenizer_config, "chat_template");
+    char found[48];
+    *out = json_is_string(v) ? v : NULL;
+    if (v && !json_is_null(v) && !json_is_string(v) && !json_is_array(v))
+        return cart_err_set(err, CART_EFORMAT,
+                            "%s/tokenizer_config.json: chat_template: expected a string or an "
+                            "array, found %s",
+                            h->dir, cart_json_found(v, found));
     for (size_t i = 0; i < json_array_size(v); i++) {
-        const char *name = json_string_value(json_object_get(json_array_get(v, i), "name"));
-        if (name && strcmp(name, "default") == 0)
-            return json_object_get(json_array_get(v, i), "template");
+        const json_t *named = json_array_get(v, i), *text = json_object_get(named, "template");
+        const char *name = json_string_value(json_object_get(named, "name"));
+        if (!name || !json_is_string(text))
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s/tokenizer_config.json: chat_template: value %zu: expected an "
+                                "object with the strings name and template",
+                                h->dir, i);
+        if (strcmp(name, "default") == 0)
+            *out = text;
     }
-    return v;
+    return 0;
 }
 
 int cart_vocabulary_read_hub(struct cart_model *m, const char *profile, struct cart_err *err)
 {
     const struct cart_hub *h = m->priv->source.hub;
-    const json_t *template = template_of(h->tokenizer_config);
+    const json_t *template = NULL;
+    int r = read_tokenizer(m, err);
+    if (r < 0 || (r = template_of(h, &template, err)) < 0)
+        return r;
     const char *text = json_string_value(template);
     size_t n = json_string_length(template);
-    int r = read_tokenizer(m, err);
     if (h->template_text.data) {
         text = h->template_text.data;
         n = h->template_text.len;
     }
-    return r < 0 ? r : cart_vocabulary_chat(m, text, n, profile, err);
+    return cart_vocabulary_chat(m, text, n, profile, err);
 }

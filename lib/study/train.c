@@ -385,7 +385,7 @@ static int restore(struct run *t, struct cart_err *err)
                 cart_err_set(err, r, "%s; remove %s to begin anew", why.msg, t->state_path.data);
             }
         }
-    } else if (t->saves && access(t->state_path.data, F_OK) == 0) {
+    } else if (t->saves && lstat(t->state_path.data, &st) == 0) {
         r = cart_err_set(
             err, CART_EUSAGE,
             "%s holds the state of an earlier run: --resume goes on from it; remove it "

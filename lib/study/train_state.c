@@ -5,11 +5,12 @@
 #include "stream/kinds.h"
 #include "stream/safetensors.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #define STATE_VERSION "4"
 #define SUM_OF "cart.sum." /* before the name of a tensor */
@@ -376,7 +377,9 @@ int cart_train_state_load(const char *path, struct cart_trainable *t,
 {
     struct cart_map map = {NULL, 0};
     struct cart_st st = {0};
-    if (access(path, F_OK) != 0)
+    struct stat at;
+    /* A link to nothing, or what is not to be reached, is not no state. */
+    if (lstat(path, &at) < 0 && errno == ENOENT)
         return 0;
     int r = cart_map_open(&map, path, err);
     if (r < 0)

@@ -25,22 +25,44 @@ static struct cart_text keep(struct reader *rd, const char *s, size_t n)
     return (struct cart_text){to, n};
 }
 
-/* A part of the model that must be absent, or say that it does nothing. */
-static int check_idle(const json_t *model, const char *key, const char *what, struct cart_err *err)
+static int refuse_part(const char *key, const char *what, struct cart_err *err)
 {
-    const json_t *v = json_object_get(model, key);
-    bool idle = !v || json_is_null(v) || json_is_false(v) ||
-                (json_is_string(v) && json_string_length(v) == 0) ||
-                (json_is_number(v) && json_number_value(v) == 0);
-    return idle ? 0
-                : cart_err_set(err, CART_EFORMAT,
-                               "%s: model: %s: only plain byte-level BPE is read", what, key);
+    return cart_err_set(err, CART_EFORMAT, "%s: %s: only plain byte-level BPE is read", what, key);
+}
+
+/* The parts of the model that must be absent, or say that they do nothing; and the types of what is
+ * read elsewhere or not at all. */
+static int check_model(const json_t *model, const char *file, struct cart_err *err)
+{
+    static const char *const flags[] = {"byte_fallback", "ignore_merges", "fuse_unk"};
+    static const char *const texts[] = {"continuing_subword_prefix", "end_of_word_suffix",
+                                        "unk_token"};
+    const json_t *dropout = json_object_get(model, "dropout");
+    char what[320], found[48];
+    int r = 0;
+    snprintf(what, sizeof what, "%.280s: model", file);
+    if (dropout && !json_is_null(dropout) && !json_is_number(dropout))
+        return cart_err_set(err, CART_EFORMAT, "%s: dropout: expected a number, found %s", what,
+                            cart_json_found(dropout, found));
+    if (json_number_value(dropout) != 0)
+        return refuse_part("dropout", what, err);
+    for (size_t i = 0; i < CART_COUNTOF(flags) && r == 0; i++) {
+        bool on = false;
+        r = cart_json_bool_opt(model, flags[i], &on, what, err);
+        if (r == 0 && on && i == 0)
+            r = refuse_part(flags[i], what, err);
+    }
+    for (size_t i = 0; i < CART_COUNTOF(texts) && r == 0; i++) {
+        const char *text = "";
+        r = cart_json_string_opt(model, texts[i], &text, what, err);
+        if (r == 0 && *text && i < 2)
+            r = refuse_part(texts[i], what, err);
+    }
+    return r;
 }
 
 static int find_parts(struct reader *rd, const json_t *root, struct cart_err *err)
 {
-    static const char *const idle[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
-                                       "byte_fallback"};
     json_t *model = NULL, *vocab = NULL, *merges = NULL, *added = NULL;
     const char *type = "BPE";
     int r = cart_json_object(root, "model", &model, rd->what, err);
@@ -51,8 +73,8 @@ static int find_parts(struct reader *rd, const json_t *root, struct cart_err *er
         r = cart_err_set(err, CART_EFORMAT, "%s: model: expected BPE, found '%s'", rd->what,
                          cart_err_escape(shown, sizeof shown, type, strlen(type)));
     }
-    for (size_t i = 0; r == 0 && i < CART_COUNTOF(idle); i++)
-        r = check_idle(model, idle[i], rd->what, err);
+    if (r == 0)
+        r = check_model(model, rd->what, err);
     if (r == 0)
         r = cart_json_object(model, "vocab", &vocab, rd->what, err);
     if (r == 0)
@@ -180,17 +202,23 @@ static int read_vocab(struct reader *rd, struct cart_err *err)
 }
 
 static int check_added(const struct reader *rd, const json_t *token, const char *content,
-                       struct cart_err *err)
+                       bool *special, struct cart_err *err)
 {
-    static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized"};
-    char shown[64];
-    for (size_t i = 0; i < CART_COUNTOF(flags); i++)
-        if (json_is_true(json_object_get(token, flags[i])) &&
-            (strcmp(flags[i], "normalized") != 0 || rd->nfc))
-            return cart_err_set(
-                err, CART_EFORMAT, "%s: added token '%s': %s: expected false, found true", rd->what,
-                cart_err_escape(shown, sizeof shown, content, strlen(content)), flags[i]);
-    return 0;
+    static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
+    char shown[64], what[360];
+    bool on[CART_COUNTOF(flags)] = {false};
+    int r = 0;
+    snprintf(what, sizeof what, "%.280s: added token '%s'", rd->what,
+             cart_err_escape(shown, sizeof shown, content, strlen(content)));
+    for (size_t i = 0; i < CART_COUNTOF(flags) && r == 0; i++)
+        r = cart_json_bool_opt(token, flags[i], &on[i], what, err);
+    on[3] = on[3] && rd->nfc;
+    for (size_t i = 0; i < 4 && r == 0; i++)
+        if (on[i])
+            r = cart_err_set(err, CART_EFORMAT, "%s: %s: expected false, found true", what,
+                             flags[i]);
+    *special = on[4];
+    return r;
 }
 
 static int read_added(struct reader *rd, struct cart_err *err)
@@ -199,12 +227,13 @@ static int read_added(struct reader *rd, struct cart_err *err)
     for (size_t i = 0; i < json_array_size(rd->added); i++) {
         const json_t *token = json_array_get(rd->added, i);
         const char *content = NULL;
+        bool special = false;
         size_t id = 0;
         int r = cart_json_string(token, "content", &content, rd->what, err);
         if (r == 0)
             r = take_id(rd, json_object_get(token, "id"), content, &id, err);
         if (r == 0)
-            r = check_added(rd, token, content, err);
+            r = check_added(rd, token, content, &special, err);
         if (r < 0)
             return r;
         size_t n = strlen(content);
@@ -214,8 +243,7 @@ static int read_added(struct reader *rd, struct cart_err *err)
             return id_taken(rd, id, content, err);
         if (!listed)
             v->tokens[id] = keep(rd, content, n);
-        v->types[id] = json_is_true(json_object_get(token, "special")) ? CART_TOKEN_CONTROL
-                                                                       : CART_TOKEN_USER_DEFINED;
+        v->types[id] = special ? CART_TOKEN_CONTROL : CART_TOKEN_USER_DEFINED;
     }
     return 0;
 }

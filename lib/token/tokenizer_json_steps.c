@@ -1,6 +1,7 @@
 /* The steps around the merges of a tokenizer.json: which of the known families they are. */
 #include "token/tokenizer_json_impl.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* The expressions of token/split.h as the files spell them. */
@@ -17,13 +18,13 @@ static int refused(const char *what, const char *part, const char *expected, con
                         cart_err_escape(shown, sizeof shown, found, strlen(found)));
 }
 
-/* The "type" of a step; "null" for a step that is absent, "" for what has no type. */
+/* The "type" of a step; "null" for a step that is absent. */
 static const char *type_of(const json_t *step)
 {
     const char *type = json_string_value(json_object_get(step, "type"));
     if (!step || json_is_null(step))
         return "null";
-    return type ? type : "";
+    return type ? type : "no type";
 }
 
 static bool is_type(const json_t *step, const char *type)
@@ -36,6 +37,41 @@ static bool flag(const json_t *step, const char *key, bool absent)
 {
     const json_t *v = json_object_get(step, key);
     return v && !json_is_null(v) ? json_is_true(v) : absent;
+}
+
+/* A step's members are of their types, and those of the steps that it is a sequence of: one that is
+ * not would pass for an absent one. */
+static int check_step(const json_t *step, const char *list, const char *what, struct cart_err *err)
+{
+    static const char *const flags[] = {"add_prefix_space", "use_regex", "trim_offsets", "invert",
+                                        "individual_digits"};
+    json_t *inner = NULL;
+    bool unused;
+    int r = 0;
+    for (size_t i = 0; i < CART_COUNTOF(flags) && r == 0; i++)
+        r = cart_json_bool_opt(step, flags[i], &unused, what, err);
+    if (r == 0 && is_type(step, "Sequence"))
+        r = cart_json_array(step, list, &inner, what, err);
+    for (size_t i = 0; i < json_array_size(inner) && r == 0; i++)
+        r = check_step(json_array_get(inner, i), list, what, err);
+    return r;
+}
+
+static int check_steps(const json_t *root, const char *what, struct cart_err *err)
+{
+    static const char *const parts[][2] = {{"normalizer", "normalizers"},
+                                           {"pre_tokenizer", "pretokenizers"},
+                                           {"post_processor", "processors"},
+                                           {"decoder", "decoders"}};
+    char path[320];
+    int r = 0;
+    for (size_t i = 0; i < CART_COUNTOF(parts) && r == 0; i++) {
+        const json_t *step = json_object_get(root, parts[i][0]);
+        snprintf(path, sizeof path, "%.280s: %s", what, parts[i][0]);
+        if (step && !json_is_null(step))
+            r = check_step(step, parts[i][1], path, err);
+    }
+    return r;
 }
 
 /* A sequence of one step is that step, one of none is no step. */
@@ -89,8 +125,8 @@ int cart_vocab_json_family(const json_t *root, const char **pre, bool *nfc, cons
                            struct cart_err *err)
 {
     const char *name = NULL;
-    int r = family_of(json_object_get(root, "pre_tokenizer"), &name, what, err);
-    if (r < 0)
+    int r = check_steps(root, what, err);
+    if (r < 0 || (r = family_of(json_object_get(root, "pre_tokenizer"), &name, what, err)) < 0)
         return r;
     const json_t *normalizer = unwrap(json_object_get(root, "normalizer"), "normalizers");
     bool qwen2 = strcmp(name, "qwen2") == 0, llama = strcmp(name, "llama-bpe") == 0;

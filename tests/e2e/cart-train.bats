@@ -224,6 +224,11 @@ setup() {
     cart_equal 'n* m*' "$(echo n* m*)" left
     cart-train -q -p 48 --steps 10 --metrics m.jsonl --resume -o r c.targets
     cmp want.safetensors r
+    # A link to nothing is not no state.
+    ln -s nowhere l.optimizer.safetensors
+    cart_must_fail 5 cart-train -q -p 48 --steps 10 --resume -o l c.targets 2> err
+    cart_has err l.optimizer.safetensors
+    cart_must_fail 2 cart-train -q -p 48 --steps 10 -o l c.targets
 }
 
 @test "metrics that cannot be written: no group is trained twice on going on" {

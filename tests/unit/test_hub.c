@@ -357,6 +357,9 @@ static void test_config(void **state)
         {file, "hidden_act", "\"gelu\"", CART_EFORMAT, "hidden_act: expected silu, found"},
         {file, "attention_bias", "true", CART_EFORMAT,
          "attention_bias: expected false, found true"},
+        {file, "attention_bias", "\"false\"", CART_EFORMAT,
+         "attention_bias: expected true or false, found a string"},
+        {file, "hidden_act", "[\"silu\"]", CART_EFORMAT, "hidden_act: expected a string"},
         {file, "mlp_bias", "true", CART_EFORMAT, "mlp_bias: expected false, found true"},
         {file, "partial_rotary_factor", "0.5", CART_EFORMAT,
          "partial_rotary_factor: expected 1, found 0.5"},
@@ -432,6 +435,47 @@ static void test_tokenizer(void **state)
         {file, "added_tokens.0.id", "5", CART_EFORMAT, "id 5: both '"},
         {file, "added_tokens.1.content", "\"!\"", CART_EFORMAT, "both are '!'"},
         {file, "added_tokens.0.special", "false", 0, NULL},
+        {file, "added_tokens.0.special", "null", 0, NULL},
+        {file, "added_tokens.0.special", "\"x\"", CART_EFORMAT,
+         "special: expected true or false, found a string"},
+        {file, "added_tokens.0.lstrip", "\"true\"", CART_EFORMAT,
+         "'<|endoftext|>': lstrip: expected true or false, found a string"},
+        {file, "pre_tokenizer.pretokenizers.0.invert", "\"AAA\"", CART_EFORMAT,
+         "tokenizer.json: pre_tokenizer: invert: expected true or false, found a string"},
+        {file, "pre_tokenizer.pretokenizers.0.invert", "null", 0, NULL},
+        {file, "pre_tokenizer.pretokenizers.1.add_prefix_space", "-1", CART_EFORMAT,
+         "pre_tokenizer: add_prefix_space: expected true or false, found an integer"},
+        {file, "pre_tokenizer.pretokenizers.1.use_regex", "{}", CART_EFORMAT,
+         "pre_tokenizer: use_regex: expected true or false, found an object"},
+        {file, "post_processor", "{\"type\": \"Sequence\", \"processors\": {}}", CART_EFORMAT,
+         "post_processor: processors: expected an array, found an object"},
+        {file, "decoder", "7", CART_EFORMAT, "decoder: expected an object, found an integer"},
+        {file, "model.ignore_merges", "\"true\"", CART_EFORMAT,
+         "model: ignore_merges: expected true or false"},
+        {file, "model.dropout", "false", CART_EFORMAT, "model: dropout: expected a number"},
+        {file, "model.dropout", "0.0", 0, NULL},
+        {file, "model.unk_token", "{}", CART_EFORMAT, "model: unk_token: expected a string"},
+        {file, "model.unk_token", "null", 0, NULL},
+        {config, "eos_token", "7", CART_EFORMAT,
+         "tokenizer_config.json: eos_token: expected a string, found an integer"},
+        {config, "eos_token", "{\"content\": 7}", CART_EFORMAT,
+         "tokenizer_config.json: eos_token: content: expected a string"},
+        {config, "add_bos_token", "{}", CART_EFORMAT,
+         "tokenizer_config.json: add_bos_token: expected true or false, found an object"},
+        {config, "add_bos_token", "null", 0, NULL},
+        {config, "chat_template", "7", CART_EFORMAT,
+         "chat_template: expected a string or an array, found 7"},
+        {config, "chat_template", "[{\"name\": \"default\"}]", CART_EFORMAT,
+         "chat_template: value 0: expected an object with the strings name and template"},
+        {"config.json", "bos_token_id", "true", CART_EFORMAT,
+         "bos_token_id: expected an id below 320, found true"},
+        {"config.json", "bos_token_id", "-1", CART_EFORMAT, "bos_token_id: expected an id"},
+        {"config.json", "bos_token_id", "[1, 2]", CART_EFORMAT,
+         "expected an id below 320, found an array"},
+        {"config.json", "bos_token_id", "null", 0, NULL},
+        {"config.json", "pad_token_id", "-1", 0, NULL},
+        {"config.json", "pad_token_id", "-2", CART_EFORMAT, "pad_token_id: expected an id"},
+        {"config.json", "eos_token_id", "[318, 319]", 0, NULL},
         {file, "truncation", "{\"max_length\": 5}", 0, NULL},
         {config, "eos_token", "\"<eos>\"", CART_EFORMAT, "eos_token: '<eos>' is no token"},
         {config, "eos_token", "null", 0, NULL},
@@ -449,6 +493,38 @@ static void test_tokenizer(void **state)
     static const struct hub_form form = {CART_BF16, 1, true, false, false};
     (void)state;
     expect_all("qwen2", &form, faults, CART_COUNTOF(faults));
+}
+
+/* Of a download that was cut short. A file that is not there at all may be done without. */
+static void test_links_to_nothing(void **state)
+{
+    static const char *const names[] = {"generation_config.json", "tokenizer_config.json",
+                                        "chat_template.jinja",    "config.json",
+                                        "tokenizer.json",         "model.safetensors"};
+    static const struct hub_form form = {-1, 1, false, false, false};
+    char dir[128], path[256];
+    (void)state;
+    snprintf(dir, sizeof dir, "%s", in_folder("links"));
+    hub_write_model(tiny("llama_tied"), dir, &form);
+    for (size_t i = 0; i < CART_COUNTOF(names); i++) {
+        struct cart_buf whole = CART_BUF_INIT;
+        struct cart_err err = {0};
+        struct cart_model *m = NULL;
+        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+        bool there = access(path, F_OK) == 0;
+        if (there)
+            slurp(path, &whole);
+        unlink(path);
+        assert_int_equal(symlink("nowhere", path), 0);
+        assert_int_equal(cart_model_open(&m, dir, NULL, &err), CART_ESYS);
+        if (!strstr(err.msg, names[i]))
+            fail_msg("%s: %s", names[i], err.msg);
+        unlink(path);
+        if (there)
+            spill(path, whole.data, whole.len);
+        cart_buf_release(&whole);
+    }
+    remove_tree(dir);
 }
 
 static void test_weights(void **state)
@@ -469,7 +545,8 @@ static void test_weights(void **state)
         {file, "=[320,64]", "[64,320]", CART_EFORMAT, "tensor model.embed_tokens.weight: expected"},
         {"config.json", "rope_parameters", "{\"full_attention\": {}}", CART_EFORMAT,
          "rope_theta: expected a number"},
-        {"config.json", "rope_parameters", "7", CART_EFORMAT, "rope_theta: expected a number"},
+        {"config.json", "rope_parameters", "7", CART_EFORMAT,
+         "rope_parameters: expected an object, found 7"},
         {"config.json", "rope_theta", "7", 0, NULL},
         {"config.json", "rope_scaling", "{\"rope_type\": \"linear\", \"factor\": 2}", CART_EFORMAT,
          "rope_scaling: expected what rope_parameters says, or nothing"},
@@ -731,12 +808,19 @@ static int write_directory(int argc, char **argv)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_bits),    cmocka_unit_test(test_tied_head_listed),
-        cmocka_unit_test(test_config),        cmocka_unit_test(test_tokenizer),
-        cmocka_unit_test(test_weights),       cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_derived_heads), cmocka_unit_test(test_rotation_keys),
-        cmocka_unit_test(test_path),          cmocka_unit_test(test_end_tokens),
-        cmocka_unit_test(test_qwen3),         cmocka_unit_test(test_changed),
+        cmocka_unit_test(test_equal_bits),
+        cmocka_unit_test(test_tied_head_listed),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_shards),
+        cmocka_unit_test(test_derived_heads),
+        cmocka_unit_test(test_rotation_keys),
+        cmocka_unit_test(test_path),
+        cmocka_unit_test(test_end_tokens),
+        cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_changed),
+        cmocka_unit_test(test_links_to_nothing),
     };
     if (argc > 2)
         return write_directory(argc, argv);
