@@ -362,6 +362,53 @@ static void test_chosen_strings(void **state)
     test_vocab_close(&v);
 }
 
+static uint64_t hash_of_pair(uint32_t left, uint32_t right)
+{
+    uint64_t h = ((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u;
+    h ^= h >> 32;
+    h *= 0xff51afd7ed558ccdu;
+    return h ^ h >> 29;
+}
+
+/* The same of merges: pairs of bytes whose places all lie at the beginning of the table. */
+static void test_chosen_pairs(void **state)
+{
+    enum { MOST = 1300, PLACES = 2048, FIRST = 38 };
+    static char texts[MOST][2][8]; /* the merge, and the token that it makes */
+    static const char *const one[] = {"a b", NULL};
+    struct test_vocab v;
+    size_t n = 0;
+    (void)state;
+    test_vocab_small(&v, "smollm", one, NULL, 0);
+    struct cart_vocab_source s = v.src;
+    struct cart_text *tokens = calloc(256 + MOST, sizeof *tokens),
+                     *pairs = calloc(MOST, sizeof *pairs);
+    memcpy(tokens, s.tokens, 256 * sizeof *tokens);
+    for (uint32_t i = 0; i < 65536 && n < MOST; i++) {
+        struct cart_text a = tokens[i / 256], b = tokens[i % 256];
+        if (hash_of_pair(i / 256, i % 256) % PLACES >= FIRST)
+            continue;
+        size_t len =
+            (size_t)snprintf(texts[n][0], 8, "%.*s %.*s", (int)a.n, a.data, (int)b.n, b.data);
+        pairs[n] = (struct cart_text){texts[n][0], len};
+        memcpy(texts[n][1], a.data, a.n);
+        memcpy(texts[n][1] + a.n, b.data, b.n);
+        tokens[256 + n] = (struct cart_text){texts[n][1], len - 1};
+        n++;
+    }
+    assert_in_range(n, 1100, MOST - 1); /* which a table of PLACES holds */
+    s.tokens = tokens;
+    s.n_tokens = 256 + n;
+    s.types = NULL;
+    s.n_types = 0;
+    s.merges = pairs;
+    s.n_merges = n;
+    refused(&s, "too many pairs of one hash");
+    free(tokens);
+    free(pairs);
+    test_vocab_close(&v);
+}
+
 static void with_merge(struct test_vocab *v, const char *text, const char *message)
 {
     struct cart_text old = v->merges[1];
@@ -568,6 +615,7 @@ int main(void)
         cmocka_unit_test(test_stored),        cmocka_unit_test(test_any_order),
         cmocka_unit_test(test_end_markers),   cmocka_unit_test(test_small_stack),
         cmocka_unit_test(test_long_special),  cmocka_unit_test(test_chosen_strings),
+        cmocka_unit_test(test_chosen_pairs),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests_name("tokenizer", tests, NULL, NULL);
