@@ -113,4 +113,12 @@ run_whole() {
     [ ! -e d/new ]
     rm d/conf
     cart-view --check d
+    # A link to nothing is not a file that may be absent: stop tokens and template would be lost without a word.
+    for o in generation_config.json tokenizer_config.json chat_template.jinja config.json tokenizer.json; do
+        cp -r d cut2
+        ln -sf nowhere cut2/$o
+        cart_must_fail 5 cart-view --check cut2 2> err
+        cart_has err "cut2/$o: a symbolic link to a file that is not there"
+        rm -r cut2
+    done
 }

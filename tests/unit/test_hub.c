@@ -384,7 +384,7 @@ static void test_config(void **state)
 
 static void test_tokenizer(void **state)
 {
-    static const char file[] = "tokenizer.json", config[] = "tokenizer_config.json";
+    static const char file[] = "tokenizer.json";
     static const struct fault faults[] = {
         {file, NULL, NULL, CART_ESYS, "tokenizer.json: No such file"},
         {file, NULL, "{}", CART_EFORMAT, "model: expected an object, found nothing"},
@@ -456,6 +456,18 @@ static void test_tokenizer(void **state)
         {file, "model.dropout", "0.0", 0, NULL},
         {file, "model.unk_token", "{}", CART_EFORMAT, "model: unk_token: expected a string"},
         {file, "model.unk_token", "null", 0, NULL},
+        {file, "truncation", "{\"max_length\": 5}", 0, NULL},
+    };
+    static const struct hub_form form = {CART_BF16, 1, true, false, false};
+    (void)state;
+    expect_all("qwen2", &form, faults, CART_COUNTOF(faults));
+}
+
+/* The special tokens, which three files speak of. */
+static void test_special(void **state)
+{
+    static const char config[] = "tokenizer_config.json";
+    static const struct fault faults[] = {
         {config, "eos_token", "7", CART_EFORMAT,
          "tokenizer_config.json: eos_token: expected a string, found an integer"},
         {config, "eos_token", "{\"content\": 7}", CART_EFORMAT,
@@ -476,7 +488,6 @@ static void test_tokenizer(void **state)
         {"config.json", "pad_token_id", "-1", 0, NULL},
         {"config.json", "pad_token_id", "-2", CART_EFORMAT, "pad_token_id: expected an id"},
         {"config.json", "eos_token_id", "[318, 319]", 0, NULL},
-        {file, "truncation", "{\"max_length\": 5}", 0, NULL},
         {config, "eos_token", "\"<eos>\"", CART_EFORMAT, "eos_token: '<eos>' is no token"},
         {config, "eos_token", "null", 0, NULL},
         {config, NULL, NULL, 0, NULL},
@@ -493,38 +504,6 @@ static void test_tokenizer(void **state)
     static const struct hub_form form = {CART_BF16, 1, true, false, false};
     (void)state;
     expect_all("qwen2", &form, faults, CART_COUNTOF(faults));
-}
-
-/* Of a download that was cut short. A file that is not there at all may be done without. */
-static void test_links_to_nothing(void **state)
-{
-    static const char *const names[] = {"generation_config.json", "tokenizer_config.json",
-                                        "chat_template.jinja",    "config.json",
-                                        "tokenizer.json",         "model.safetensors"};
-    static const struct hub_form form = {-1, 1, false, false, false};
-    char dir[128], path[256];
-    (void)state;
-    snprintf(dir, sizeof dir, "%s", in_folder("links"));
-    hub_write_model(tiny("llama_tied"), dir, &form);
-    for (size_t i = 0; i < CART_COUNTOF(names); i++) {
-        struct cart_buf whole = CART_BUF_INIT;
-        struct cart_err err = {0};
-        struct cart_model *m = NULL;
-        snprintf(path, sizeof path, "%s/%s", dir, names[i]);
-        bool there = access(path, F_OK) == 0;
-        if (there)
-            slurp(path, &whole);
-        unlink(path);
-        assert_int_equal(symlink("nowhere", path), 0);
-        assert_int_equal(cart_model_open(&m, dir, NULL, &err), CART_ESYS);
-        if (!strstr(err.msg, names[i]))
-            fail_msg("%s: %s", names[i], err.msg);
-        unlink(path);
-        if (there)
-            spill(path, whole.data, whole.len);
-        cart_buf_release(&whole);
-    }
-    remove_tree(dir);
 }
 
 static void test_weights(void **state)
@@ -764,38 +743,6 @@ static void test_end_tokens(void **state)
     remove_tree(dir);
 }
 
-/* The real tokenizer.json of Qwen3 is the vocabulary of the GGUF that the goldens run on. */
-static void test_qwen3(void **state)
-{
-    struct test_vocab v;
-    struct cart_vocab_json json;
-    struct cart_buf text = CART_BUF_INIT;
-    struct cart_tokenizer *t = NULL;
-    struct cart_err err;
-    json_t *root = NULL;
-    char path[512];
-    (void)state;
-    snprintf(path, sizeof path, "%s", test_shared("qwen3-tokenizer/tokenizer.json.zst"));
-    if (access(path, R_OK) != 0 ||
-        !test_vocab_open(&v, test_shared("qwen3-tokenizer/qwen3-vocab-tiny.gguf.zst")))
-        skip();
-    test_unpack(&text, path);
-    need(cart_json_parse(&root, text.data, text.len, "tokenizer.json", &err), &err);
-    need(cart_vocab_json_read(&json, root, v.src.n_tokens, "tokenizer.json", &err), &err);
-    json_decref(root);
-    json.src.bos = v.src.bos;
-    json.src.eos = v.src.eos;
-    json.src.pad = v.src.pad;
-    need(cart_tokenizer_new(&t, &json.src, &err), &err);
-    assert_string_equal(cart_tokenizer_fingerprint(t), cart_tokenizer_fingerprint(v.t));
-    for (size_t i = 0; i < v.src.n_tokens; i++)
-        assert_int_equal(json.types[i], v.types[i]);
-    cart_tokenizer_free(t);
-    cart_vocab_json_release(&json);
-    cart_buf_release(&text);
-    test_vocab_close(&v);
-}
-
 static int write_directory(int argc, char **argv)
 {
     struct hub_form form = {-1, argc > 3 ? (size_t)atoi(argv[3]) : 1, true, true, false};
@@ -808,19 +755,12 @@ static int write_directory(int argc, char **argv)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_equal_bits),
-        cmocka_unit_test(test_tied_head_listed),
-        cmocka_unit_test(test_config),
-        cmocka_unit_test(test_tokenizer),
-        cmocka_unit_test(test_weights),
-        cmocka_unit_test(test_shards),
-        cmocka_unit_test(test_derived_heads),
-        cmocka_unit_test(test_rotation_keys),
-        cmocka_unit_test(test_path),
-        cmocka_unit_test(test_end_tokens),
-        cmocka_unit_test(test_qwen3),
-        cmocka_unit_test(test_changed),
-        cmocka_unit_test(test_links_to_nothing),
+        cmocka_unit_test(test_equal_bits),    cmocka_unit_test(test_tied_head_listed),
+        cmocka_unit_test(test_config),        cmocka_unit_test(test_tokenizer),
+        cmocka_unit_test(test_special),       cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_shards),        cmocka_unit_test(test_derived_heads),
+        cmocka_unit_test(test_rotation_keys), cmocka_unit_test(test_path),
+        cmocka_unit_test(test_end_tokens),    cmocka_unit_test(test_changed),
     };
     if (argc > 2)
         return write_directory(argc, argv);

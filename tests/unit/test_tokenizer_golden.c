@@ -3,12 +3,14 @@
 
 #include "base/hash.h"
 #include "base/io.h"
+#include "token/tokenizer_json.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -348,6 +350,38 @@ static void test_hostile(void **state)
     json_decref(lines);
 }
 
+/* The real tokenizer.json of Qwen3 is the vocabulary of the GGUF that the goldens run on. */
+static void test_qwen3_json(void **state)
+{
+    struct test_vocab v;
+    struct cart_vocab_json json;
+    struct cart_buf text = CART_BUF_INIT;
+    struct cart_tokenizer *t = NULL;
+    struct cart_err err;
+    json_t *root = NULL;
+    char path[512];
+    (void)state;
+    snprintf(path, sizeof path, "%s", test_shared("qwen3-tokenizer/tokenizer.json.zst"));
+    if (access(path, R_OK) != 0 ||
+        !test_vocab_open(&v, test_shared("qwen3-tokenizer/qwen3-vocab-tiny.gguf.zst")))
+        skip();
+    test_unpack(&text, path);
+    assert_int_equal(cart_json_parse(&root, text.data, text.len, path, &err), 0);
+    assert_int_equal(cart_vocab_json_read(&json, root, v.src.n_tokens, path, &err), 0);
+    json_decref(root);
+    json.src.bos = v.src.bos;
+    json.src.eos = v.src.eos;
+    json.src.pad = v.src.pad;
+    assert_int_equal(cart_tokenizer_new(&t, &json.src, &err), 0);
+    assert_string_equal(cart_tokenizer_fingerprint(t), cart_tokenizer_fingerprint(v.t));
+    for (size_t i = 0; i < v.src.n_tokens; i++)
+        assert_int_equal(json.types[i], v.types[i]);
+    cart_tokenizer_free(t);
+    cart_vocab_json_release(&json);
+    cart_buf_release(&text);
+    test_vocab_close(&v);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -357,6 +391,7 @@ int main(void)
         cmocka_unit_test(test_smollm2),
         cmocka_unit_test(test_tiny),
         cmocka_unit_test(test_hostile),
+        cmocka_unit_test(test_qwen3_json),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests_name("tokenizer goldens", tests, NULL, NULL);
