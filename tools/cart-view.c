@@ -349,7 +349,9 @@ static int run(const struct options *o, const char *const *paths, size_t n, stru
         r = convert(o, paths[0], out.fd, name, err);
     else
         r = list_all(o, paths, n, out.fd, name, err);
-    if (r == 0)
+    if (r > 0)
+        cart_log(CART_LOG_WARNING, "%s: not the whole run: its HEAD says which shard", name);
+    if (r >= 0)
         r = cart_output_commit(&out, err);
     else
         cart_output_abandon(&out);

@@ -234,21 +234,31 @@ static char *final_name(const char *path)
     return NULL;
 }
 
-static int sync_parent(const char *path, struct cart_err *err)
+/* The directory that holds path, opened to be synced. */
+static int open_parent(int *fd, const char *path, struct cart_err *err)
 {
     char *dir = parent_of(path);
     if (!dir)
         return cart_err_memory(err, path, 0);
-    int r = 0;
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    /* Some file systems cannot sync a directory and say EINVAL; there is nothing more to do on
-     * them. */
-    if (fd < 0 || (fsync(fd) < 0 && errno != EINVAL && errno != ENOTSUP))
-        r = cart_err_sys(err, "%s: syncing its directory", path);
-    if (fd >= 0)
-        close(fd);
+    *fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int r = *fd < 0 ? cart_err_sys(err, "%s: syncing its directory", path) : 0;
     free(dir);
     return r;
+}
+
+/* Some file systems cannot sync a directory and say EINVAL; there is nothing more to do on them. */
+static int sync_opened(int dir, const char *path, struct cart_err *err)
+{
+    bool failed = fsync(dir) < 0 && errno != EINVAL && errno != ENOTSUP;
+    int r = failed ? cart_err_sys(err, "%s: syncing its directory", path) : 0;
+    close(dir);
+    return r;
+}
+
+static int sync_parent(const char *path, struct cart_err *err)
+{
+    int dir, r = open_parent(&dir, path, err);
+    return r < 0 ? r : sync_opened(dir, path, err);
 }
 
 /* The number where path is a name in the folder of this process's descriptors, else -1. */
@@ -366,6 +376,19 @@ int cart_io_companion(struct cart_buf *b, const char *path, const char *ending,
         return cart_err_sys(err, "%s", path);
     int r = cart_buf_addf(b, err, "%s%s", name, ending);
     free(name);
+    return r;
+}
+
+int cart_io_spare(struct cart_err *err)
+{
+    enum { SPARE = 4 };
+    int fd[SPARE], n = 0, r = 0;
+    while (n < SPARE && (fd[n] = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 0)) >= 0)
+        n++;
+    if (n < SPARE)
+        r = cart_err_sys(err, "descriptors for the results");
+    while (n > 0)
+        close(fd[--n]);
     return r;
 }
 
@@ -675,12 +698,15 @@ int cart_io_publish(int fd, const char *from, const char *to, struct cart_err *e
     char *name = final_name(to);
     if (!name)
         return cart_err_sys(err, "%s", to);
-    int r = 0;
-    if (rename(from, name) == 0)
-        r = sync_parent(name, err);
-    else
+    /* Before the renaming, after which nothing may fail that could have been known. */
+    int dir = -1, r = open_parent(&dir, name, err);
+    if (r == 0 && rename(from, name) == 0) {
+        r = sync_opened(dir, name, err);
+    } else if (r == 0) {
         r = errno == EXDEV ? copy_to(name, fd, from, err)
                            : cart_err_sys(err, "%s: renaming to %s", from, name);
+        close(dir);
+    }
     free(name);
     return r;
 }

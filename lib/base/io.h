@@ -80,6 +80,10 @@ bool cart_io_beside(const char *a, const char *b);
 int cart_io_companion(struct cart_buf *b, const char *path, const char *ending,
                       struct cart_err *err) CART_MUST_USE;
 
+/* CART_ESYS unless some more descriptors can be opened: asked before long work that ends in writing
+ * files. */
+int cart_io_spare(struct cart_err *err) CART_MUST_USE;
+
 /* FILE.part of a long writer: opened for reading and writing, made where there is none, its content
  * kept, and locked until the descriptor is closed (duplicates included). CART_EUSAGE: there is
  * something else than a regular file, be it a symbolic link. CART_EAGAIN: another process has it.

@@ -312,9 +312,11 @@ static int parse_value(struct parser *p, int depth, json_t **out)
 {
     skip_blanks(p);
     unsigned char c = p->at < p->end ? *p->at : 0;
-    if ((c == '{' || c == '[') && depth == CART_JSON_DEPTH)
-        return cart_err_set(p->err, CART_EFORMAT, "%s%sJSON: nested deeper than %d", p->what,
-                            p->colon, CART_JSON_DEPTH);
+    if ((c == '{' || c == '[') && depth == CART_JSON_DEPTH) {
+        char most[64];
+        snprintf(most, sizeof most, "at most %d lists in each other", CART_JSON_DEPTH);
+        return fault(p, most);
+    }
     if (take(p, '{'))
         return parse_list(p, depth + 1, '}', out);
     if (take(p, '['))

@@ -249,6 +249,8 @@ int cart_stream_join(const char *const *paths, size_t n_paths, int fd, const cha
             goto done;
     r = cart_stream_finish(j.w, err);
     j.w = NULL;
+    if (r == 0 && is_sharded(head))
+        r = 1;
 done:
     cart_stream_abandon(j.w);
     cart_consistency_free(j.check);

@@ -340,7 +340,11 @@ static int rows_of_file(struct cart_init *out, const struct cart_model *m,
         *kind = "text";
         r = rows_of_plain(out, m, opt, s.bytes, s.n, pool, err);
     }
-    if (r < 0)
+    /* Many messages begin with the name already. */
+    size_t n_name = strlen(opt->init);
+    if (r < 0 && err && strncmp(err->msg, opt->init, n_name) == 0 && err->msg[n_name] == ':')
+        cart_err_wrap(err, r, "--init");
+    else if (r < 0)
         cart_err_wrap(err, r, "--init %s", opt->init);
 out:
     release_source(&s);

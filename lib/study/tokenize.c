@@ -45,8 +45,20 @@ static int chat_options(const struct cart_tokenizing *t, const json_t *line,
     return 0;
 }
 
-/* Renders the conversation of one line. *id: its id field, borrowed from line, which the caller
- * releases. */
+/* *id: the id field, a string or a whole number, borrowed from line or t. */
+static int chat_id(struct cart_tokenizing *t, const json_t *line, const char **id, const char *what,
+                   struct cart_err *err)
+{
+    const json_t *v = json_object_get(line, "id");
+
+    if (!json_is_integer(v))
+        return cart_json_string_opt(line, "id", id, what, err);
+    snprintf(t->number, sizeof t->number, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
+    *id = t->number;
+    return 0;
+}
+
+/* Renders the conversation of one line, which the caller releases; *id as above. */
 static int encode_chat(struct cart_tokenizing *t, const struct cart_document *doc, json_t **line,
                        const char **id, struct cart_err *err)
 {
@@ -64,7 +76,7 @@ static int encode_chat(struct cart_tokenizing *t, const struct cart_document *do
                             doc->shown);
     snprintf(what, sizeof what, "%.280s: messages", doc->shown);
     if ((r = cart_json_array(*line, "messages", &array, doc->shown, err)) < 0 ||
-        (r = cart_json_string_opt(*line, "id", id, doc->shown, err)) < 0 ||
+        (r = chat_id(t, *line, id, doc->shown, err)) < 0 ||
         (r = chat_options(t, *line, &co, doc->shown, err)) < 0 ||
         (r = cart_chat_messages_parse(array, &msgs, &n, what, err)) < 0)
         return r;

@@ -18,6 +18,7 @@ struct cart_tokenizing {
     /* Of the document made last: */
     struct cart_ids ids;
     struct cart_buf text, payload;
+    char number[24]; /* an id that is one */
 };
 
 /* Makes doc into t->ids and *fields, a new reference to its record's fields. A conversation that is

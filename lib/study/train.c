@@ -506,9 +506,9 @@ static int prepare(struct run *t, const char *input, struct cart_err *err)
     for (size_t i = 0; i < o->accum; i++)
         cart_conversation_init(&t->slots[i]);
     if ((r = make_recipe(t, err)) < 0 || (r = make_identity(t, err)) < 0 ||
-        (r = cart_distiller_new(&t->distiller, t->m, &dop, err)) < 0)
+        (r = cart_distiller_new(&t->distiller, t->m, &dop, err)) < 0 || (r = restore(t, err)) < 0)
         return r;
-    return restore(t, err);
+    return cart_io_spare(err);
 }
 
 /* FILE.part stays where it holds rows that there is a state of, or is another run's by now. */

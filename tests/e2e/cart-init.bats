@@ -180,6 +180,10 @@ PY
     : > empty
     cart_must_fail 3 cart-init -q -p 8 --init empty -o x c.tokens 2> err
     cart_has err '--init empty: text: expected text, found none'
+    cart-init -q -p 8 --init random c.tokens | head -c -9 > half
+    cart_must_fail 3 cart-init -q -p 8 --init half -o x c.tokens 2> err
+    cart_has err 'cart-init: --init: half: '
+    cart_equal 1 "$(grep -o half err | wc -l)"
     mkdir folder
     cart_must_fail 3 cart-init -q -p 8 --init folder -o x c.tokens 2> err
     cart_equal 'cart-init: --init: folder: expected a file, found a directory' "$(cat err)"

@@ -143,6 +143,21 @@ records() {
     cmp x.targets y.targets
 }
 
+@test "too few descriptors are told before the work, and nothing is published" {
+    local n done=0
+    for n in $(seq 5 2 26); do
+        rm -f y.targets*
+        if (ulimit -n "$n" && exec cart-teacher -q -o y.targets x.conv) 2> err; then
+            done=$((done + 1))
+            [ -s y.targets ]
+        else
+            grep 'Too many open files\|Error 24' err # the latter by what loads the program
+            cart_equal 'y.targets*' "$(echo y.targets*)"
+        fi
+    done
+    [ $done -gt 0 ] && [ $done -lt 11 ]
+}
+
 @test "an output is written where its link leads, on another file system too" {
     cart-teacher -q -o x.targets x.conv
     far=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || pwd)/cart.XXXXXX")

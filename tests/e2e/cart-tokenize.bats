@@ -171,6 +171,7 @@ tokens() {
     cart_equal "$want" "$(cart-view c.tokens | jq -c 'select(.id == "x") | .tokens')"
     head -n 1 c.jsonl | cart-tokenize -q --chat --generation-prompt - > c.tokens
     cart_equal "$want" "$(cart-view c.tokens | jq -c 'select(.tokens) | .tokens')"
+    sed 's/{/{"id":12,/' <<< '{"messages":[{"role":"user","content":"hi"}]}' | cart-tokenize -q --chat --count | jq -e '.id == "12"'
     printf '{"messages":3}\n' > bad.jsonl
     cart_must_fail 3 cart-tokenize --chat bad.jsonl 2> err
     cart_has err 'bad.jsonl:1'

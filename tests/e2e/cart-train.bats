@@ -451,6 +451,22 @@ setup() {
     cart_equal "$(sed -n 1p spool)" "$(sed -n 2p spool)" spool
 }
 
+@test "too few descriptors are told before the work, and nothing is published" {
+    local n done=0
+    for n in $(seq 6 2 26); do
+        rm -f y* m.jsonl*
+        if (ulimit -n "$n" && exec cart-train -q -p 48 --steps 2 --metrics m.jsonl -o y c.targets) 2> err < /dev/null; then
+            done=$((done + 1))
+            [ -s y ] && [ -s m.jsonl ]
+        else
+            grep 'Too many open files\|Error 24' err # the latter by what loads the program
+            cart_must_fail 1 grep 'syncing' err
+            cart_equal 'm.jsonl* y*' "$(echo m.jsonl* y*)"
+        fi
+    done
+    [ $done -gt 0 ] && [ $done -lt 11 ]
+}
+
 @test "a full disk is reported" {
     cart_must_fail 5 cart-train -q -p 48 --steps 2 -o /dev/full c.targets
     cart_must_fail 5 cart-train -q -p 48 --steps 2 --metrics /dev/full/no -o no c.targets

@@ -280,7 +280,10 @@ PY
     shard() { make_shard "${@:2}" | sed '1s/"history"/"conversations":6,"shard":'"$1"',&/'; }
     shard '[0,3]' 0 2 | cart-view --pack -o a.conv
     shard '[3,6]' 3 4 | cart-view --pack -o b.conv
-    cart-view --cat -o joined.conv a.conv b.conv
+    cart-view --cat -o joined.conv a.conv 2> err
+    cart_has err 'cart-view: warning: joined.conv: not the whole run: its HEAD says which shard'
+    cart-view --cat -o joined.conv a.conv b.conv 2> err
+    cart_must_fail 1 grep warning err
     cart-view --check joined.conv
     shard '[0,3]' 0 4 | cart-view --pack -o bad.conv
     shard '[3,6]' 5 | cart-view --pack -o c.conv

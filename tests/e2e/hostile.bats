@@ -131,10 +131,10 @@ odd.jsonl:24 11' odd.jsonl
     diff - <(sed -n 's/^cart-tokenize: warning: odd.jsonl:\([0-9]*\): passed over: \(.*\)/\1 \2/p' err) <<'WORDS'
 6 expected an id without NUL
 7 JSON: column 11: expected the end of a string, found '\x00nul","text":"x"}'
-8 expected an object with a string "text", found none
+8 expected an object with a string "text", found only id
 12 JSON: column 27: expected no duplicate key, found 'text":"second"}'
 13 JSON: column 26: expected four hexadecimal digits, surrogates in pairs, found 'd800 surrogate"}'
-14 JSON: nested deeper than 128
+14 JSON: column 159: expected at most 128 lists in each other, found '[[[[[[[[[[[[[[[[[[[['
 15 expected an object with a string "text", found another type
 16 expected an object with a string "text", found another type
 17 expected an object with a string "text", found no object

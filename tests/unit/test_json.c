@@ -62,7 +62,8 @@ static void test_depth(void **state)
     char text[2 * 129];
     memset(text, '[', 129);
     memset(text + 129, ']', 129);
-    check_refused(text, sizeof text, "nested deeper than 128");
+    check_refused(text, sizeof text,
+                  "JSON: column 129: expected at most 128 lists in each other, found '[");
     json_t *v = NULL;
     assert_int_equal(cart_json_parse(&v, text + 1, sizeof text - 2, "input", NULL), 0);
     struct cart_buf b = CART_BUF_INIT;
