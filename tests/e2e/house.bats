@@ -258,6 +258,26 @@ EOF
     done
     cart_must_fail 5 cart-selfstudy -q -n 1 --chunk 8:16 --max-q 8 --max-a 8 -o no/out tokens 2> words
     cart_equal 'cart-selfstudy: no/out.part: its folder no: No such file or directory' "$(cat words)"
+    # Nor is a link that leads nowhere a surprise at the end.
+    ln -s no/out link
+    ln -s loop loop
+    cart_must_fail 5 cart-selfstudy -q -n 1 --chunk 8:16 --max-q 8 --max-a 8 -o link tokens 2> words
+    cart_equal 'cart-selfstudy: no/out.part: its folder no: No such file or directory' "$(cat words)"
+    cart_must_fail 5 cart-init -q -p 20 -o link tokens 2> words
+    cart_equal 'cart-init: no/out: its folder no: No such file or directory' "$(cat words)"
+    cart-selfstudy -q -n 1 --held-out 0 --chunk 8:16 --max-q 8 --max-a 8 -o conv tokens
+    cart_must_fail 5 cart-teacher -q -o link conv 2> words
+    cart_has words 'no/out.part: its folder no'
+    cart-teacher -q -o targets conv
+    for option in -o --metrics; do
+        cart_must_fail 5 cart-train -q -p 20 --steps 1 -o out $option link targets 2> words
+        cart_has words 'no/out.part: its folder no'
+        cart_must_fail 5 cart-train -q -p 20 --steps 1 -o out $option loop targets 2> words
+        cart_has words 'loop: Too many levels of symbolic links'
+    done
+    cart_must_fail 5 cart-teacher -q -o loop conv 2> words
+    cart_equal 'cart-teacher: loop: Too many levels of symbolic links' "$(cat words)"
+    cart_equal 'out*' "$(echo out*)"
 }
 
 @test "a trace that cannot be written is said once, and the run goes on" {
