@@ -294,12 +294,12 @@ static bool one_slip(const char *a, const char *b)
 }
 
 /* The field that was meant by one that is not known, or NULL. Short names are near too many that
- * other servers have. */
+ * other servers have; "models" is a list of fall-backs there. */
 static const char *meant(const char *key, const char *const *known)
 {
     enum { LONG = 8 };
     char of_key[64], of_known[64];
-    if (strlen(key) >= sizeof of_key)
+    if (strlen(key) >= sizeof of_key || strcmp(key, "models") == 0)
         return NULL;
     essence(of_key, sizeof of_key, key);
     for (; *known; known++) {

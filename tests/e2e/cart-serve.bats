@@ -243,7 +243,7 @@ EOF
     cart_equal "$n" 32
     # What other servers have is passed over, however near.
     cart_equal chat.completion "$(post /v1/chat/completions "{$HELLO,\"max_tokens\":1,\"min_tokens\":1,\"top_a\":0.5,\"typical_p\":1,\"step\":2,
-        \"stop_token_ids\":[1],\"repeat_last_n\":64,\"n_probs\":0,\"logits_processors\":[]}" | jq -r .object)"
+        \"stop_token_ids\":[1],\"repeat_last_n\":64,\"n_probs\":0,\"models\":[\"x\"],\"logits_processors\":[]}" | jq -r .object)"
     cart_equal 'unknown field inputs: did you mean input?' "$(post /v1/embeddings '{"input":"a","inputs":"b"}' | jq -r .error.message)"
     cart_equal 'expected a JSON object in the body, found an array' "$(post /v1/completions '[]' | jq -r .error.message)"
     local said='{"role":"user","content":"a"},{"role":"assistant","content":null}'
