@@ -304,6 +304,9 @@ static int run(const struct options *o, struct cart_err *err)
         (r = open_all(&w, err)) == 0) {
         cart_trace("ready", NULL); /* bench_start: everything is mapped, no token is computed yet */
         r = o->compare ? compare(&w, err) : converse(&w, err);
+        r = cart_model_cause(w.m, r, err);
+        r = cart_cartridges_cause((const struct cart_cartridge *const *)w.cartridges,
+                                  o->cartridges.n, r, err);
     }
     close_all(&w);
     return r;

@@ -73,6 +73,7 @@ static int run(struct options *o, const char *input, int *answer, struct cart_er
            res.suffix, res.max_delta, res.agreed, o->equiv.steps,
            *answer == 0 ? "equal" : "NOT EQUAL");
 out:
+    r = cart_model_cause(m, r, err);
     cart_corpus_release(&corpus);
     cart_stream_close(in);
     cart_pool_free(pool);

@@ -125,6 +125,8 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     if (r == 0)
         r = write_report(o, &eval, &out, err);
 out:
+    r = cart_model_cause(m, r, err);
+    r = cart_cartridges_cause(o->eval.cartridges, o->eval.n_cartridges, r, err);
     cart_output_abandon(&out);
     cart_eval_release(&eval);
     for (size_t i = 0; list && i < o->cartridges.n; i++)

@@ -100,6 +100,7 @@ static int run(struct options *o, const char *input, struct cart_err *err)
     else
         r = save(o, m, &init, &corpus, cart_stream_head(in), &out, err);
 out:
+    r = cart_model_cause(m, r, err);
     cart_output_abandon(&out);
     cart_init_release(&init);
     cart_corpus_release(&corpus);

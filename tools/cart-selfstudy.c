@@ -70,7 +70,6 @@ static int check(struct options *o, struct cart_err *err)
 static int on_targets(void *ctx, const struct cart_conversation *c, struct cart_err *err)
 {
     struct work *w = ctx;
-
     return cart_stage_write(&w->stage, c, err);
 }
 
@@ -325,6 +324,7 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
                  part != NULL ? part : "FILE.part", n, CART_S(n));
     free(part);
 out:
+    r = cart_model_cause(w.m, r, err);
     cart_selfstudy_free(w.study);
     cart_teacher_free(w.teacher);
     cart_plan_free(w.plan);

@@ -247,6 +247,7 @@ static int run(const struct options *o, const char *input, struct cart_err *err)
                  part != NULL ? part : "FILE.part", all, CART_S(all));
     free(part);
 out:
+    r = cart_model_cause(w.m, r, err);
     cart_teacher_free(w.teacher);
     cart_corpus_release(&w.corpus);
     cart_stream_close(w.in);

@@ -349,6 +349,15 @@ int cart_cartridges_unchanged(const struct cart_cartridge *const *list, size_t n
     return 0;
 }
 
+int cart_cartridges_cause(const struct cart_cartridge *const *list, size_t n, int r,
+                          struct cart_err *err)
+{
+    struct cart_err why;
+    if (r != CART_EFORMAT || cart_cartridges_unchanged(list, n, &why) != CART_EAGAIN)
+        return r;
+    return cart_err_set(err, CART_EAGAIN, "%s", why.msg);
+}
+
 size_t cart_cartridge_parts(const struct cart_cartridge *const *list, size_t n,
                             const struct cart_kv_part **out)
 {

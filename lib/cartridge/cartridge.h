@@ -59,6 +59,9 @@ bool cart_cartridge_is_intact(const struct cart_cartridge *c);
 /* CART_EAGAIN if one of n is not intact: what was made with it counts for nothing. */
 int cart_cartridges_unchanged(const struct cart_cartridge *const *list, size_t n,
                               struct cart_err *err) CART_MUST_USE;
+/* As cart_model_cause (model/model.h) of n cartridges. */
+int cart_cartridges_cause(const struct cart_cartridge *const *list, size_t n, int r,
+                          struct cart_err *err) CART_MUST_USE;
 
 /* The parts of n cartridges in list order, as struct cart_kv wants them: out [2 n] receives
  * borrowed pointers, the count is returned. */

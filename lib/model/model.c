@@ -119,7 +119,12 @@ int cart_model_open(struct cart_model **out, const char *path, const struct cart
         cart_model_close(m);
         return cart_err_memory(err, "model", sizeof *m);
     }
+    struct cart_err why;
+    const char *touched;
     int r = open_parts(m, opt, err);
+    if (r == CART_EFORMAT &&
+        cart_checkpoint_unchanged(&m->priv->source, &touched, &why) == CART_EAGAIN)
+        r = cart_err_set(err, CART_EAGAIN, "%s", why.msg);
     if (r < 0) {
         cart_model_close(m);
         return r;
@@ -170,6 +175,14 @@ int cart_model_unchanged(const struct cart_model *m, struct cart_err *err)
     if (r == 0 && touched && (r = cart_fingerprints_hold(m, err)) == 0)
         return cart_err_set(err, CART_EAGAIN, "%s: changed while it was used", touched);
     return r < 0 ? r : 0;
+}
+
+int cart_model_cause(const struct cart_model *m, int r, struct cart_err *err)
+{
+    struct cart_err why;
+    if (!m || r != CART_EFORMAT || cart_model_unchanged(m, &why) != CART_EAGAIN)
+        return r;
+    return cart_err_set(err, CART_EAGAIN, "%s", why.msg);
 }
 
 const struct cart_tokenizer *cart_model_tokenizer(const struct cart_model *m)

@@ -651,6 +651,7 @@ int cart_train_run(const struct cart_model *m, const char *input,
     cart_interrupt_release();
     if (r == 0)
         r = publish(&t, err);
+    r = cart_model_cause(m, r, err);
     if (r < 0 && t.step > 0 && t.saves) {
         /* Whatever stopped the run, what is done so far is worth keeping; the first failure is the
          * one to report. */
@@ -662,6 +663,7 @@ int cart_train_run(const struct cart_model *m, const char *input,
             watch->saved(watch->ctx, t.step, t.state_path.data);
     }
 out:
+    r = cart_model_cause(m, r, err);
     release(&t);
     return r;
 }
