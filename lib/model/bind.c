@@ -6,6 +6,7 @@
  * order of its values, so a hub's rows are bound as halves (tensor/matmul.h): counted as GGUF has
  * them, read where they are. */
 #include "model/model_impl.h"
+#include "tensor/mathf.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -224,6 +225,27 @@ int cart_bind_size(struct cart_model *m, struct cart_err *err)
     return 0;
 }
 
+/* Every angle of the rotation is one that cart_sincos has a sine for, up to the last position. */
+static int check_rotation(const struct cart_model *m, struct cart_err *err)
+{
+    size_t n = m->rope.n_rot;
+    for (size_t j = 0; j < n / 2; j++) {
+        double factor = m->rope.factor ? (double)m->rope.factor[j] : 1;
+        double turn = cart_pow(m->rope.base, -2.0 * (double)j / (double)n) * m->rope.scale;
+        if (!(factor > 0))
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: tensor rope_freqs.weight: value %zu: expected above 0",
+                                m->path, j);
+        if (!((double)m->context * turn / factor < 0x1p31))
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: rotation by base %g: expected an angle below 2^31 at position "
+                                "%zu, found %g",
+                                m->path, m->rope.base, m->context,
+                                (double)m->context * turn / factor);
+    }
+    return 0;
+}
+
 int cart_bind_weights(struct cart_model *m, struct cart_err *err)
 {
     const struct cart_checkpoint *c = &m->priv->source;
@@ -238,10 +260,5 @@ int cart_bind_weights(struct cart_model *m, struct cart_err *err)
         r = cart_arena_reserve(arena, arena->used, err);
     if (r == 0)
         r = bind_all(m, arena, err);
-    for (size_t j = 0; r == 0 && m->rope.factor && j < m->rope.n_rot / 2; j++)
-        if (!(m->rope.factor[j] > 0))
-            r = cart_err_set(err, CART_EFORMAT,
-                             "%s: tensor rope_freqs.weight: value %zu: expected above 0", m->path,
-                             j);
-    return r;
+    return r < 0 ? r : check_rotation(m, err);
 }

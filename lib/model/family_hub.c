@@ -32,7 +32,7 @@ static int number(const struct config *c, const json_t *obj, const char *key, do
                   double high, bool optional, double *out, struct cart_err *err)
 {
     const json_t *at = json_object_get(obj, key);
-    double v = json_number_value(at);
+    double v = (double)(float)json_number_value(at);
     if (optional && (!at || json_is_null(at)))
         return 0;
     if (!json_is_number(at))
@@ -40,7 +40,7 @@ static int number(const struct config *c, const json_t *obj, const char *key, do
     if (!(v > low && v < high))
         return cart_err_set(err, CART_EFORMAT, "%s: %s: expected above %g and below %g, found %g",
                             c->path, key, low, high, v);
-    *out = (double)(float)v;
+    *out = v;
     return 0;
 }
 

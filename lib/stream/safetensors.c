@@ -17,6 +17,11 @@ static const struct {
     [CART_ST_BOOL] = {"BOOL", 1},
 };
 
+/* What the format has beside them: packed and complex numbers, which nothing here computes with. */
+static const char *const other_dtypes[] = {"F8_E4M3",     "F8_E5M2",     "F8_E8M0",
+                                           "F8_E4M3FNUZ", "F8_E5M2FNUZ", "F6_E2M3",
+                                           "F6_E3M2",     "F4",          "C64"};
+
 const char *cart_st_dtype_name(enum cart_st_dtype t)
 {
     return dtypes[t].name;
@@ -41,6 +46,19 @@ struct entry {
     struct cart_st_tensor t;
     size_t begin, end, rank_in_header;
 };
+
+static int refuse_dtype(const char *name, const char *path, struct cart_err *err)
+{
+    char shown[40];
+    for (size_t i = 0; i < CART_COUNTOF(other_dtypes); i++)
+        if (strcmp(name, other_dtypes[i]) == 0)
+            return cart_err_set(err, CART_EFORMAT,
+                                "%s: type %s is not supported: expected F64, F32, F16, BF16, "
+                                "integers or BOOL",
+                                path, name);
+    return cart_err_set(err, CART_EFORMAT, "%s: dtype: expected one of safetensors, found %s", path,
+                        cart_err_escape(shown, sizeof shown, name, strlen(name)));
+}
 
 static int parse_shape(struct cart_st_tensor *t, json_t *shape, size_t *bytes, const char *path,
                        struct cart_err *err)
@@ -77,11 +95,8 @@ static int parse_entry(struct entry *e, json_t *v, size_t data_size, const char 
         (r = cart_json_array(v, "shape", &shape, path, err)) < 0 ||
         (r = cart_json_array(v, "data_offsets", &offsets, path, err)) < 0)
         return r;
-    if ((d = cart_st_dtype_find(dtype)) < 0) {
-        char shown[40];
-        return cart_err_set(err, CART_EFORMAT, "%s: dtype: expected one of safetensors, found %s",
-                            path, cart_err_escape(shown, sizeof shown, dtype, strlen(dtype)));
-    }
+    if ((d = cart_st_dtype_find(dtype)) < 0)
+        return refuse_dtype(dtype, path, err);
     e->t.dtype = (enum cart_st_dtype)d;
     if ((r = parse_shape(&e->t, shape, &bytes, path, err)) < 0)
         return r;

@@ -342,6 +342,8 @@ static void test_config(void **state)
         {file, "max_position_embeddings", "0", CART_EFORMAT, "max_position_embeddings"},
         {file, "rms_norm_eps", "0", CART_EFORMAT, "rms_norm_eps: expected above 0"},
         {file, "rms_norm_eps", "1.5", CART_EFORMAT, "rms_norm_eps"},
+        {file, "rms_norm_eps", "1e-50", CART_EFORMAT, "rms_norm_eps: expected above 0"},
+        {file, "rope_theta", "1e-38", CART_EFORMAT, "expected an angle below 2^31 at position"},
         {file, "rope_theta", "0", CART_EFORMAT, "rope_theta: expected above 0"},
         {file, "rope_theta", "\"10000\"", CART_EFORMAT, "rope_theta: expected a number"},
         {file, "rope_scaling", "{\"type\": \"yarn\", \"factor\": 4}", CART_EFORMAT, "found 'yarn'"},

@@ -156,6 +156,30 @@ static void test_every_truncation(void **state)
     cart_buf_release(&b);
 }
 
+/* A type of the format that nothing here computes with is told from a name that is none. */
+static void test_other_types(void **state)
+{
+    static const struct {
+        const char *dtype, *message;
+    } cases[] = {{"F8_E4M3", "x: tensor t: type F8_E4M3 is not supported: expected F64, F32"},
+                 {"C64", "x: tensor t: type C64 is not supported"},
+                 {"F33", "x: tensor t: dtype: expected one of safetensors, found F33"}};
+    char image[256];
+    (void)state;
+    for (size_t i = 0; i < CART_COUNTOF(cases); i++) {
+        struct cart_st st;
+        struct cart_err err;
+        int n = snprintf(image + 8, sizeof image - 8,
+                         "{\"t\":{\"dtype\":\"%s\",\"shape\":[8],\"data_offsets\":[0,8]}}",
+                         cases[i].dtype);
+        memset(image, 0, 8);
+        image[0] = (char)n;
+        assert_int_equal(cart_st_parse(&st, image, 8 + (size_t)n + 8, "x", &err), CART_EFORMAT);
+        if (strncmp(err.msg, cases[i].message, strlen(cases[i].message)) != 0)
+            fail_msg("%s: %s", cases[i].dtype, err.msg);
+    }
+}
+
 /* Any one header byte changed to any value: refused, or read as something whose pointers stay
  * inside (under ASan). */
 static void test_every_header_byte(void **state)
@@ -456,13 +480,14 @@ static void test_values_range(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_write_then_read),   cmocka_unit_test(test_nothing_at_all),
-        cmocka_unit_test(test_writer_refuses),    cmocka_unit_test(test_every_truncation),
-        cmocka_unit_test(test_every_header_byte), cmocka_unit_test(test_crafted_set),
-        cmocka_unit_test(test_many_names),        cmocka_unit_test(test_values_all_16_bits),
-        cmocka_unit_test(test_values_wide),       cmocka_unit_test(test_values_text),
-        cmocka_unit_test(test_values_refused),    cmocka_unit_test(test_values_range),
-        cmocka_unit_test(test_longest_header),    cmocka_unit_test(test_values_rounded_once),
+        cmocka_unit_test(test_write_then_read),     cmocka_unit_test(test_nothing_at_all),
+        cmocka_unit_test(test_writer_refuses),      cmocka_unit_test(test_every_truncation),
+        cmocka_unit_test(test_other_types),         cmocka_unit_test(test_every_header_byte),
+        cmocka_unit_test(test_crafted_set),         cmocka_unit_test(test_many_names),
+        cmocka_unit_test(test_values_all_16_bits),  cmocka_unit_test(test_values_wide),
+        cmocka_unit_test(test_values_text),         cmocka_unit_test(test_values_refused),
+        cmocka_unit_test(test_values_range),        cmocka_unit_test(test_longest_header),
+        cmocka_unit_test(test_values_rounded_once),
     };
 
     cmocka_set_message_output(CM_OUTPUT_TAP);
