@@ -494,6 +494,7 @@ EOF
 	exit 1
 	END
     chmod +x fake
+    unset CART_REQUIRE_DATA
     cart_must_fail 1 "$CART_ROOT/tests/run-one" "$PWD/fake" > out
     cart_has out 'ok 2 - lacks # SKIP some.file is not here'
     cart_has out 'ok 3 - says_nothing # SKIP its data are not here'
