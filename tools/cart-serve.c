@@ -303,7 +303,7 @@ static int run(struct options *o, struct cart_err *err)
                  c.cartridges, CART_S(c.cartridges), (double)c.bytes / 1048576.0);
         cart_log(CART_LOG_NOTICE,
                  "memory beside the model: %.1f MiB at most, as rows are used (less: --kv, --ctx)",
-                 (double)bytes / 1048576.0);
+                 (double)(bytes + c.copied) / 1048576.0);
         goto out;
     }
     if ((r = cart_pool_new(&pool, o->common.jobs, err)) == 0)

@@ -340,7 +340,7 @@ bool cart_params_unknown(struct cart_serve *s, const json_t *o, const char *cons
         char shown[80];
         while (*k && strcmp(*k, key) != 0)
             k++;
-        if (*k)
+        if (*k || json_is_null(v))
             continue;
         cart_err_escape(shown, sizeof shown, key, strlen(key));
         if (meant(key, known))

@@ -591,8 +591,12 @@ struct cart_registry_counts cart_registry_counts(struct cart_registry *r)
 
     pthread_mutex_lock(&r->shared->lock);
     c.cartridges = r->n;
-    for (size_t i = 0; i < r->n; i++)
+    for (size_t i = 0; i < r->n; i++) {
         c.bytes += r->items[i]->cartridge->row_bytes;
+        if (r->items[i]->copy != NULL)
+            c.copied += cart_kv_tail_bytes(r->m, r->items[i]->copy->part.dtype, 0,
+                                           r->items[i]->copy->part.rows);
+    }
     c.loads = r->shared->loads;
     c.refusals = r->shared->refusals;
     pthread_mutex_unlock(&r->shared->lock);

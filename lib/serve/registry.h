@@ -97,6 +97,7 @@ void cart_stack_renew(struct cart_stack *s);
 
 struct cart_registry_counts {
     size_t cartridges, bytes; /* now named: how many, and the bytes of their rows */
+    size_t copied;            /* of these, those of which there is a copy */
     uint64_t loads, refusals; /* since the start */
 };
 struct cart_registry_counts cart_registry_counts(struct cart_registry *r);

@@ -54,9 +54,10 @@ static int open_part(struct cart_stage *s, const char *path, struct cart_err *er
     if (r == 0 && (s->path = strdup(path)) == NULL)
         r = cart_err_memory(err, "a file name", strlen(path));
     s->part = part.data;
+    /* Nothing may fail between the claim and the look at what is there. */
     if (r == 0)
-        r = cart_io_claim(&s->fd, s->part, err);
-    return r == 0 ? cart_io_spare(err) : r;
+        r = cart_io_spare(err);
+    return r == 0 ? cart_io_claim(&s->fd, s->part, err) : r;
 }
 
 int cart_stage_peek(const char *path, size_t *conversations, uint64_t *next_n, struct cart_err *err)

@@ -84,6 +84,11 @@ path_of() { case $1 in *'"messages"'*) echo /v1/chat/completions ;; *) echo /v1/
     cart-serve --dry-run --port 1 -c one=one.safetensors 2>err
     cart_has err '1 cartridge ('
     cart_has err 'MiB at most, as rows are used (less: --kv, --ctx)'
+    # Rows that are copied count.
+    cart-init -q -p 200 -o large.safetensors < text.tokens
+    cart-serve --dry-run -c large=large.safetensors 2>err2
+    local most='s/.*memory beside the model: \([0-9.]*\) MiB at most.*/\1/p'
+    awk -v a="$(sed -n "$most" err)" -v b="$(sed -n "$most" err2)" 'BEGIN { exit !(b > a) }'
 }
 
 @test "a stream, joined, is the answer" {
@@ -243,7 +248,7 @@ EOF
     cart_equal "$n" 32
     # What other servers have is passed over, however near.
     cart_equal chat.completion "$(post /v1/chat/completions "{$HELLO,\"max_tokens\":1,\"min_tokens\":1,\"top_a\":0.5,\"typical_p\":1,\"step\":2,
-        \"stop_token_ids\":[1],\"repeat_last_n\":64,\"n_probs\":0,\"models\":[\"x\"],\"logits_processors\":[]}" | jq -r .object)"
+        \"stop_token_ids\":[1],\"repeat_last_n\":64,\"n_probs\":0,\"Stop\":null,\"models\":[\"x\"],\"logits_processors\":[]}" | jq -r .object)"
     cart_equal 'unknown field inputs: did you mean input?' "$(post /v1/embeddings '{"input":"a","inputs":"b"}' | jq -r .error.message)"
     cart_equal 'expected a JSON object in the body, found an array' "$(post /v1/completions '[]' | jq -r .error.message)"
     local said='{"role":"user","content":"a"},{"role":"assistant","content":null}'

@@ -158,6 +158,21 @@ records() {
     [ $done -gt 0 ] && [ $done -lt 11 ]
 }
 
+@test "too few descriptors leave what a stopped run has kept" {
+    local n failed=0
+    cart-teacher -q -o x.targets x.conv
+    head -c $(($(wc -c < x.targets) / 2)) x.targets > part
+    for n in $(seq 5 2 26); do
+        rm -f y.targets*
+        cp part y.targets.part
+        if ! (ulimit -n "$n" && exec cart-teacher -q --resume -o y.targets x.conv) 2> err; then
+            failed=$((failed + 1))
+            cmp part y.targets.part
+        fi
+    done
+    [ $failed -gt 0 ]
+}
+
 @test "an output is written where its link leads, on another file system too" {
     cart-teacher -q -o x.targets x.conv
     far=$(mktemp -d "$([ -w /dev/shm ] && echo /dev/shm || pwd)/cart.XXXXXX")
