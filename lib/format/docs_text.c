@@ -91,7 +91,8 @@ bool cart_content_is_zeros(const char *bytes, size_t n)
     return n == 0 || (bytes[0] == '\0' && memcmp(bytes, bytes + 1, n - 1) == 0);
 }
 
-/* What our own tools make and read, put in a document's place; NULL: none of it. */
+/* What our own tools make and read, put in a document's place; NULL: none of it, as is a text that
+ * begins with the word GGUF: such a file has a small number behind it, in four bytes. */
 static const char *ours_advice(const char *p, size_t n)
 {
     switch (cart_sniff(p, n < CART_SNIFF_BYTES ? n : CART_SNIFF_BYTES)) {
@@ -102,7 +103,7 @@ static const char *ours_advice(const char *p, size_t n)
                : holds(p, n, "\"kind\":\"targets\"") ? "a targets stream, which goes to cart-train"
                                                      : "a cart stream";
     case CART_SNIFF_GGUF:
-        return "a GGUF file: a model goes with -m";
+        return n >= 8 && memchr(p + 4, 0, 4) ? "a GGUF file: a model goes with -m" : NULL;
     case CART_SNIFF_SAFETENSORS:
         return "a safetensors file: a model goes with -m, a cartridge to cart-ask with -c";
     default:

@@ -115,6 +115,12 @@ static void test_not_text(void **state)
     docs_expect(
         "paper.txt", docs_plain,
         "!to be converted to text first paper.txt: PDF: convert it with pdftotext -layout\n");
+    docs_write_text("notes", "GGUF is a binary file format");
+    docs_expect("notes", docs_plain, "notes=GGUF is a binary file format\n");
+    docs_write_text("word", "GGUF");
+    docs_expect("word", docs_plain, "word=GGUF\n");
+    docs_write_bytes("model", "GGUF\3\0\0\0", 8);
+    docs_expect("model", docs_plain, "!binary model: a GGUF file: a model goes with -m\n");
     docs_write_text("page", " <!-- c -->\n<!DOCTYPE HTML><p>x");
     docs_expect("page", docs_plain, "!HTML page: HTML: convert it with pandoc -t plain\n");
     struct cart_docs_options markup = {.markup = true};
