@@ -27,40 +27,42 @@ static int spelling(const struct cart_hub *h, const char *key, const char **out,
 }
 
 static int check_id(const struct cart_model *m, const json_t *v, const char *path, const char *key,
-                    uint64_t max, int64_t *out, struct cart_err *err)
+                    int64_t *out, struct cart_err *err)
 {
     char found[48];
     uint64_t id;
-    if (!cart_json_whole(v, max, &id))
+    if (!cart_json_whole(v, m->V - 1, &id))
         return cart_err_set(err, CART_EFORMAT, "%s: %s: expected an id below %zu, found %s", path,
                             key, m->V, cart_json_found(v, found));
     *out = (int64_t)id;
     return 0;
 }
 
+/* Some files give a token that they do without the id -1. */
+static bool is_none(const json_t *id)
+{
+    return !id || json_is_null(id) || (json_is_integer(id) && json_integer_value(id) == -1);
+}
+
 /* bos, eos, pad or unk: by its name in tokenizer_config.json, else by its id in config.json, for eos
- * the first where that is a list. Some files give padding that they do without the id -1. */
+ * the first where that is a list. Where a name decides, the id may be of a vocabulary that was cut,
+ * or a list, and is not looked at. */
 static int special(struct cart_model *m, const char *name, int64_t *out, struct cart_err *err)
 {
     const struct cart_hub *h = m->priv->source.hub;
     char key[32], shown[64];
     const char *token;
-    snprintf(key, sizeof key, "%s_token_id", name);
-    const json_t *v = json_object_get(h->config, key);
     *out = -1;
-    if (json_is_array(v) && strcmp(name, "eos") == 0)
-        v = json_array_get(v, 0);
-    bool none = !v || json_is_null(v) ||
-                (strcmp(name, "pad") == 0 && json_is_integer(v) && json_integer_value(v) == -1);
-    /* Where a name decides, the id is not used, and may be of a vocabulary that was cut. */
-    int64_t unused;
-    int r = none ? 0 : check_id(m, v, h->config_path, key, INT64_MAX, &unused, err);
     snprintf(key, sizeof key, "%s_token", name);
-    if (r < 0 || (r = spelling(h, key, &token, err)) < 0)
+    int r = spelling(h, key, &token, err);
+    if (r < 0)
         return r;
     if (!token) {
         snprintf(key, sizeof key, "%s_token_id", name);
-        return none ? 0 : check_id(m, v, h->config_path, key, m->V - 1, out, err);
+        const json_t *v = json_object_get(h->config, key);
+        if (json_is_array(v) && strcmp(name, "eos") == 0)
+            v = json_array_get(v, 0);
+        return is_none(v) ? 0 : check_id(m, v, h->config_path, key, out, err);
     }
     uint32_t id = cart_vocab_json_find(&m->priv->vocab, token);
     if (id == CART_TOKEN_NONE)
@@ -105,9 +107,7 @@ static int read_eog(struct cart_model *m, uint32_t **ids, size_t *n, struct cart
     if (!*ids)
         return cart_err_memory(err, "end tokens", 2 * MAX_EOG * sizeof **ids);
     for (size_t k = 0; k < 2; k++) {
-        size_t count = json_is_array(lists[k])               ? json_array_size(lists[k])
-                       : lists[k] && !json_is_null(lists[k]) ? 1
-                                                             : 0;
+        size_t count = json_is_array(lists[k]) ? json_array_size(lists[k]) : !is_none(lists[k]);
         if (count > MAX_EOG)
             return cart_err_set(err, CART_EFORMAT,
                                 "%s/%s: eos_token_id: expected at most %d ids, found %zu", h->dir,
@@ -115,7 +115,7 @@ static int read_eog(struct cart_model *m, uint32_t **ids, size_t *n, struct cart
         for (size_t i = 0; i < count; i++) {
             const json_t *v = json_is_array(lists[k]) ? json_array_get(lists[k], i) : lists[k];
             int64_t id = 0;
-            int r = check_id(m, v, paths[k], "eos_token_id", m->V - 1, &id, err);
+            int r = check_id(m, v, paths[k], "eos_token_id", &id, err);
             if (r < 0)
                 return cart_err_wrap(err, r, "%s", h->dir);
             (*ids)[(*n)++] = (uint32_t)id;
