@@ -214,6 +214,25 @@ setup() {
     [ ! -e n ]
 }
 
+@test "however early a run was killed, its metrics do not stop the next one" {
+    for metrics in k.jsonl k.metrics; do
+        cart-train -q -p 48 --steps 1 --metrics $metrics -o k c.targets
+        mv $metrics whole
+        for n in 1 4 8 12 16 20 40 100 300; do
+            head -c $n whole > $metrics.part
+            cart-train -q -p 48 --steps 1 --metrics $metrics -o k c.targets
+            cmp whole $metrics
+            [ ! -e $metrics.part ]
+        done
+    done
+    # Nor does the beginning of a line of another kind pass for one.
+    echo '{"conv' > k.jsonl.part
+    cart_must_fail 2 cart-train -q -p 48 --steps 1 --metrics k.jsonl -o k c.targets 2> err
+    cart_has err 'or no file, found something else'
+    cart_equal '{"conv' "$(cat k.jsonl.part)"
+    rm k.jsonl.part
+}
+
 @test "a stopped run leaves its state, nothing half" {
     head -c $(($(wc -c < c.targets) * 3 / 4)) c.targets > cut
     cart_must_fail 3 cart-train -q -p 48 --steps 10 --metrics m.jsonl -o r cut
