@@ -116,11 +116,14 @@ static bool open_trace(void)
         return true;
     if (!path || !*path)
         return false;
+    /* A socket and a device that is not there make open() say ENXIO too, and go on doing so. */
+    struct stat st;
+    bool fifo = stat(path, &st) == 0 && S_ISFIFO(st.st_mode);
     double until = cart_clock_now() + PATIENCE;
     for (;;) {
         trace_fd =
             open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0666);
-        if (trace_fd >= 0 || errno != ENXIO || cart_clock_now() > until)
+        if (trace_fd >= 0 || errno != ENXIO || !fifo || cart_clock_now() > until)
             break;
         nanosleep(&moment, NULL);
     }

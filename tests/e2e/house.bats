@@ -309,6 +309,25 @@ EOF
     cart-view --check tokens
 }
 
+@test "a trace to a socket is given up at once" {
+    cart_need_tool python3
+    cart_tiny llama_tied
+    seq 200 > input
+    CART_TRACE=$PWD/trace python3 - <<'PY'
+import os, socket, subprocess, time
+sock = socket.socket(socket.AF_UNIX)
+sock.bind("trace")
+def run():
+    begin = time.monotonic()
+    words = subprocess.run(["cart-tokenize", "-o", "tokens", "input"], stderr=subprocess.PIPE,
+                           check=True).stderr.decode()
+    assert "warning: CART_TRACE: %s/trace: No such device or address" % os.getcwd() in words, words
+    return time.monotonic() - begin
+took = min(run() for _ in range(3))
+assert took < 0.9, took
+PY
+}
+
 @test "an event behind a torn line begins one of its own" {
     cart_tiny llama_tied
     seq 200 > input
