@@ -638,21 +638,22 @@ int cart_train_run(const struct cart_model *m, const char *input,
 {
     struct run t = {.m = m, .opt = opt, .watch = watch, .pool = pool, .claim = -1};
     int r = prepare(&t, input, err);
-    if (r < 0)
-        goto out;
-    struct cart_train_plan plan = plan_of(&t);
-    if (opt->dry_run)
-        r = calibrate(&t, &plan, err);
-    if (r == 0)
-        watch->plan(watch->ctx, &plan);
-    if (r < 0 || opt->dry_run)
-        goto out;
-    r = loop(&t, err);
-    cart_interrupt_release();
-    if (r == 0)
-        r = publish(&t, err);
+    if (r == 0) {
+        struct cart_train_plan plan = plan_of(&t);
+        if (opt->dry_run)
+            r = calibrate(&t, &plan, err);
+        if (r == 0)
+            watch->plan(watch->ctx, &plan);
+    }
+    bool trains = r == 0 && !opt->dry_run;
+    if (trains) {
+        r = loop(&t, err);
+        cart_interrupt_release();
+        if (r == 0)
+            r = publish(&t, err);
+    }
     r = cart_model_cause(m, r, err);
-    if (r < 0 && t.step > 0 && t.saves) {
+    if (trains && r < 0 && t.step > 0 && t.saves) {
         /* Whatever stopped the run, what is done so far is worth keeping; the first failure is the
          * one to report. */
         struct cart_err late = {0};
@@ -662,8 +663,6 @@ int cart_train_run(const struct cart_model *m, const char *input,
         else if (saved == 0)
             watch->saved(watch->ctx, t.step, t.state_path.data);
     }
-out:
-    r = cart_model_cause(m, r, err);
     release(&t);
     return r;
 }
