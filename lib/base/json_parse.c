@@ -10,9 +10,9 @@
 
 #define JSON_BYTES ((size_t)1 << 30)
 
-/* What jansson and a 64-bit allocator take for one value, rounded up: the struct, the table that a list starts with,
- * and in lists the place of an element and the node of a member, twice where tables grow by doubling. Words are
- * shared. */
+/* What jansson and a 64-bit allocator take for one value, rounded up: the struct, the table that a
+ * list starts with, and in lists the place of an element and the node of a member, twice where
+ * tables grow by doubling. Words are shared. */
 #define NUMBER_BYTES ((size_t)32)
 #define STRING_BYTES ((size_t)80)
 #define ARRAY_BYTES ((size_t)128)

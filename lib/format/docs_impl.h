@@ -96,7 +96,8 @@ struct cart_member {
  * knows that every checksum held, and that nothing follows it. from must have been peeked. */
 int cart_archive_unpack(struct cart_archive **out, struct cart_source *from,
                         const struct cart_docs_options *o, struct cart_err *err) CART_MUST_USE;
-/* A tar or zip; from has been peeked only, and is seekable where it is a zip. below: what unpacks from, or NULL. */
+/* A tar or zip; from has been peeked only, and is seekable where it is a zip. below: what unpacks
+ * from, or NULL. */
 int cart_archive_open(struct cart_archive **out, struct cart_source *from, bool zip,
                       const struct cart_archive *below, const struct cart_docs_options *o,
                       struct cart_err *err) CART_MUST_USE;
@@ -130,8 +131,8 @@ int cart_lines_next(struct cart_lines *l, size_t cap, struct cart_err *err) CART
 int cart_lines_document(struct cart_lines *l, const struct cart_docs_options *o, const char **text,
                         size_t *n, const char **id, char scratch[64], char *detail, size_t cap,
                         struct cart_err *err) CART_MUST_USE;
-/* 1 where the first line within head [n] that is not blank is an object with the text field as a string, else 0;
- * CART_ESYS: no memory. */
+/* 1 where the first line within head [n] that is not blank is an object with the text field as a
+ * string, else 0; CART_ESYS: no memory. */
 int cart_lines_sniff(const char *head, size_t n, const char *text_field,
                      struct cart_err *err) CART_MUST_USE;
 void cart_lines_end(struct cart_lines *l);

@@ -86,13 +86,14 @@ int cart_lines_next(struct cart_lines *l, size_t cap, struct cart_err *err)
 static void found_instead(const json_t *v, bool there, char *out, size_t cap)
 {
     const char *key;
-    json_t *each;
+    json_t *each,
+        *walked = (json_t *)(uintptr_t)v; /* jansson's iterators take no const, but only walk */
     size_t used = 0;
 
     snprintf(out, cap, "%s", !json_is_object(v) ? "no object" : there ? "another type" : "none");
     if (!json_is_object(v) || there)
         return;
-    json_object_foreach((json_t *)v, key, each) {
+    json_object_foreach(walked, key, each) {
         char shown[40];
         cart_err_escape(shown, sizeof shown, key, strlen(key));
         int n = snprintf(out + used, cap - used, "%s%s", used ? ", " : "only ", shown);
