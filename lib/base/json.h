@@ -22,7 +22,7 @@
 /* Parses one complete value. what names the source in messages, "" leaves that to the caller.
  * Caller owns *out (json_decref). Its values take at most the lesser of CART_JSON_DENSE and
  * CART_JSON_MEMORY, or most, a little overestimated and counted before they are made; more is
- * CART_EFORMAT. */
+ * CART_EFORMAT, sys EFBIG. */
 int cart_json_parse(json_t **out, const char *text, size_t n, const char *what,
                     struct cart_err *err) CART_MUST_USE;
 int cart_json_parse_within(json_t **out, const char *text, size_t n, size_t most, const char *what,

@@ -59,13 +59,17 @@ static int keep(const struct parser *p, json_t *made, json_t **out)
 /* Counts bytes of memory before they are asked for. */
 static int spend(struct parser *p, size_t bytes)
 {
-    if (bytes > p->left)
-        return cart_err_set(
-            p->err, CART_EFORMAT,
-            "%s%sJSON: expected values that take at most %zu bytes of memory, found more", p->what,
-            p->colon, p->most);
-    p->left -= bytes;
-    return 0;
+    if (bytes <= p->left) {
+        p->left -= bytes;
+        return 0;
+    }
+    int r =
+        cart_err_set(p->err, CART_EFORMAT,
+                     "%s%sJSON: expected values that take at most %zu bytes of memory, found more",
+                     p->what, p->colon, p->most);
+    if (p->err)
+        p->err->sys = EFBIG;
+    return r;
 }
 
 static void skip_blanks(struct parser *p)

@@ -5,6 +5,7 @@
 #include "model/model.h"
 #include "serve/wire.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -15,8 +16,8 @@
 
 #define COUNT_MAX ((size_t)INT32_MAX) /* of max_tokens as clients may give it */
 #define WORK_MAX ((size_t)1 << 20)    /* tokens that one request may ask for over all its choices */
-#define VALUES_MOST                                                                                \
-    ((size_t)32 << 20) /* bytes of memory that the values of a body take beside its texts */
+#define VALUES_MOST ((size_t)16)      /* largest bodies that one body's values may take */
+#define VALUES_MIN ((size_t)32 << 20) /* bytes that they always may */
 #define BIAS_MAX ((size_t)65536)
 #define RETRY_SECONDS 1
 
@@ -193,11 +194,14 @@ bool cart_params_body(struct cart_exchange *x, json_t **out, struct cart_fault *
     if (x->body.len == 0)
         return cart_fault_set(f, 400, "invalid_json", NULL,
                               "expected a JSON object in the body, found no body");
-    int r = cart_json_parse_within(&o, x->body.data, x->body.len, x->body.len + VALUES_MOST, "body",
-                                   &err);
+    size_t most = VALUES_MOST * x->serve->opt.max_body;
+    most = x->body.len + (most > VALUES_MIN ? most : VALUES_MIN);
+    int r = cart_json_parse_within(&o, x->body.data, x->body.len, most, "body", &err);
     cart_exchange_drop_body(x);
     if (r == CART_ESYS)
         return cart_fault_memory(f);
+    if (r < 0 && err.sys == EFBIG)
+        return cart_fault_set(f, 413, "values_too_large", NULL, "%s", err.msg);
     if (r < 0)
         return cart_fault_set(f, 400, "invalid_json", NULL, "%s", err.msg);
     if (!json_is_object(o)) {

@@ -506,12 +506,13 @@ zeros() {
 }
 
 @test "a body whose values would take far more than its text is refused before they are made" {
-    serve_start --slots 1 --ctx 128 --draft 0
-    zeros 800000 > dense
+    serve_start --slots 1 --ctx 128 --draft 0 --max-body 4M
+    zeros 1700000 > dense
+    cart_equal "$(status_of post /v1/completions @dense)" 413
     post /v1/completions @dense > answer
-    cart_equal "$(jq -r .error.code answer)" invalid_json
-    jq -r .error.message answer | grep -q '^body: JSON: expected values that take at most 3515[0-9]* bytes of memory, found more'
-    zeros 600000 > dense
+    cart_equal "$(jq -r .error.code answer)" values_too_large
+    jq -r .error.message answer | grep -q '^body: JSON: expected values that take at most 7050[0-9]* bytes of memory, found more'
+    zeros 800000 > dense
     post /v1/completions @dense > answer
     cart_equal "$(jq .usage.completion_tokens answer)" 1
     serve_end
