@@ -338,8 +338,9 @@ static void only_the_loader_waits_for_files(void **state)
     /* The time was another and the data are not: it is answered. */
     until(&slow->done);
     cart_work_end(serve.work);
-    cart_work_free(serve.work);
+    /* Its last event still resumes what waits with the workers. */
     cart_scheduler_free(serve.scheduler);
+    cart_work_free(serve.work);
     for (size_t i = 0; i < 4; i++)
         forget(others[i]);
     forget(slow);
