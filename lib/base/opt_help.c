@@ -2,6 +2,7 @@
 
 #include "base/buf.h"
 #include "base/cpu.h"
+#include "base/spelling.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -9,43 +10,13 @@
 #define HELP_WIDTH 80
 #define HELP_COLUMN 26
 
-#define NAME_MOST 48
-
-static size_t least_of(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Letters to insert, delete or replace between a [n] and b, or neighbours to exchange; 255 where one
- * is too long to tell. */
-static size_t distance(const char *a, size_t n, const char *b)
-{
-    size_t m = strlen(b), rows[3][NAME_MOST + 1];
-    if (n > NAME_MOST || m > NAME_MOST)
-        return 255;
-    for (size_t j = 0; j <= m; j++)
-        rows[0][j] = j;
-    for (size_t i = 1; i <= n; i++) {
-        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *before = rows[(i + 1) % 3];
-        row[0] = i;
-        for (size_t j = 1; j <= m; j++) {
-            size_t best = above[j - 1] + (a[i - 1] != b[j - 1]);
-            best = least_of(best, least_of(above[j], row[j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-                best = least_of(best, before[j - 2] + 1);
-            row[j] = best;
-        }
-    }
-    return rows[n % 3][m];
-}
-
 const char *cart_opt_nearest(const struct cart_opt *table, size_t n, const char *name, size_t len)
 {
     const char *nearest = NULL;
     size_t least = len / 3 < 2 ? len / 3 + 1 : 3; /* only what is nearer */
     for (size_t i = 0; i < n; i++) {
         const char *known = table[i].long_name;
-        size_t d = distance(name, len, known);
+        size_t d = cart_spelling_distance(name, len, known);
         if (d > 1 && len >= 3 && strncmp(known, name, len) == 0)
             d = 1;
         if (d < least) {

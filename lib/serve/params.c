@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "base/hash.h"
+#include "base/spelling.h"
 #include "model/model.h"
 #include "serve/wire.h"
 
@@ -285,18 +286,6 @@ static void essence(char *out, size_t cap, const char *name)
     out[n] = '\0';
 }
 
-/* Whether one letter more, less or other, or two in the other order, makes b of a. */
-static bool one_slip(const char *a, const char *b)
-{
-    while (*a && *a == *b)
-        a++, b++;
-    if (!*a && !*b)
-        return false;
-    return (*a && strcmp(a + 1, b) == 0) || (*b && strcmp(a, b + 1) == 0) ||
-           (*a && *b && strcmp(a + 1, b + 1) == 0) ||
-           (*a && a[1] == *b && *a == b[1] && strcmp(a + 2, b + 2) == 0);
-}
-
 /* The field that was meant by one that is not known, or NULL. Short names are near too many that
  * other servers have; "models" is a list of fall-backs there. */
 static const char *meant(const char *key, const char *const *known)
@@ -308,7 +297,8 @@ static const char *meant(const char *key, const char *const *known)
     essence(of_key, sizeof of_key, key);
     for (; *known; known++) {
         essence(of_known, sizeof of_known, *known);
-        if (strcmp(of_key, of_known) == 0 || (strlen(*known) >= LONG && one_slip(key, *known)))
+        if (strcmp(of_key, of_known) == 0 ||
+            (strlen(*known) >= LONG && cart_spelling_distance(key, strlen(key), *known) == 1))
             return *known;
     }
     return NULL;

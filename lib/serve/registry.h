@@ -11,8 +11,10 @@
 #include "cartridge/cartridge.h"
 
 #define CART_CARTRIDGE_NAME_MAX ((size_t)128)
-/* Rows are copied into memory as attention reads them fastest (cart_kv_copy_new) while they take
- * no more than this together; those of further cartridges are read in their files. */
+/* Rows are copied into memory as attention reads them fastest (cart_kv_copy_new) while the copies
+ * take no more than this together, those that only requests still hold included; rows of further
+ * cartridges are read in their files until there is room, as the next one is added or a directory
+ * is read again. */
 #define CART_REGISTRY_COPIES ((size_t)256 << 20)
 #define CART_STACK_MAX ((size_t)64) /* cartridges of one request */
 
@@ -97,7 +99,7 @@ void cart_stack_renew(struct cart_stack *s);
 
 struct cart_registry_counts {
     size_t cartridges, bytes; /* now named: how many, and the bytes of their rows */
-    size_t copied;            /* of these, those of which there is a copy */
+    size_t copied;            /* bytes of the copies of rows that the registry or stacks hold */
     uint64_t loads, refusals; /* since the start */
 };
 struct cart_registry_counts cart_registry_counts(struct cart_registry *r);

@@ -1,4 +1,5 @@
-/* What the registry (registry.c) and the stacks made of it (stack.c) share. */
+/* What the registry (registry.c, registry_copy.c, registry_directory.c) and the stacks made of it
+ * (stack.c) share. */
 #ifndef CART_SERVE_REGISTRY_IMPL_H
 #define CART_SERVE_REGISTRY_IMPL_H
 
@@ -21,11 +22,12 @@ struct item {
     char *dir;  /* the directory that its file is in, or NULL: added by its path */
     char *file; /* in dir, of a cartridge that was given another name than its file's; or NULL */
     struct cart_cartridge *cartridge;
-    struct cart_kv_copy *copy; /* of its rows, or NULL: they are read in the file */
     struct cart_draft *draft;
     int fd; /* of the file that is mapped, whatever has its name now */
     /* Guarded by the registry's lock. */
-    size_t holders; /* the registry's name and stacks */
+    size_t holders;            /* the registry's name and stacks */
+    struct cart_kv_copy *copy; /* of its rows, or NULL: they are read in the file; set once */
+    size_t copied;             /* its bytes */
     uint64_t id;
     struct file_mark mark; /* of no file once changed */
     bool changed;          /* the file has had other data: so it stays */
@@ -36,6 +38,13 @@ struct shared {
     pthread_mutex_t lock;
     size_t holders; /* the registry and every stack */
     uint64_t next_id, loads, refusals;
+    size_t copied; /* bytes of the copies of all items that somebody holds */
+};
+
+/* Where a cartridge comes from: path, and, in a directory that is read again, dir and file as in
+ * struct item. */
+struct origin {
+    const char *path, *dir, *file;
 };
 
 struct cart_registry {
@@ -44,6 +53,7 @@ struct cart_registry {
     struct item **items; /* [n] by name */
     size_t n, cap;
     struct shared *shared;
+    size_t copies;           /* bytes that copies may take, CART_REGISTRY_COPIES */
     pthread_mutex_t loading; /* one thread at a time looks at files; taken before shared's lock */
 };
 
@@ -58,9 +68,20 @@ struct cart_stack_priv {
 /* registry.c. With the lock: where the name is (true) or belongs. */
 bool cart_registry_find(const struct cart_registry *r, const char *name, size_t *at);
 /* With the lock: the item if nobody holds it any more, to be freed after unlocking; else NULL. */
-struct item *cart_item_let_go(struct item *i);
+struct item *cart_item_let_go(struct shared *s, struct item *i);
 void cart_item_free(struct item *i);       /* NULL is fine */
 void cart_shared_unlock(struct shared *s); /* and one holder less */
+/* With the lock: the at-th loses its name; to be freed as from cart_item_let_go. */
+struct item *cart_registry_remove(struct cart_registry *r, size_t at);
+bool cart_registry_is_name(const char *s, size_t n);
+int cart_registry_check_name(const char *name, struct cart_err *err) CART_MUST_USE;
+/* With loading: opens the file and gives it the name. */
+int cart_registry_open(struct cart_registry *r, const char *name, const struct origin *from,
+                       char *warning, size_t warning_cap, struct cart_err *err) CART_MUST_USE;
+
+/* registry_copy.c. With loading: copies rows of named cartridges that have no copy yet, by name, as
+ * long as there is room. */
+void cart_registry_copy_rows(struct cart_registry *r);
 
 struct file_mark cart_mark_of(const struct stat *st);
 bool cart_mark_same(const struct file_mark *a, const struct file_mark *b);

@@ -128,7 +128,7 @@ void cart_stack_release(struct cart_stack *s)
         return;
     }
     for (size_t i = 0; i < s->n; i++)
-        s->priv->items[i] = cart_item_let_go(s->priv->items[i]);
+        s->priv->items[i] = cart_item_let_go(shared, s->priv->items[i]);
     cart_shared_unlock(shared);
     for (size_t i = 0; i < s->n; i++)
         cart_item_free(s->priv->items[i]);
