@@ -1,7 +1,8 @@
-"""compare.py BUILD [-r ROUNDS] [-m MODEL]... [-w WORKLOAD]...: the same work by cart (bench_model of BUILD), llama.cpp
-and PyTorch, in turns within one run: one round that does not count, then ROUNDS (5). -m and -w keep those whose name
-contains one of the words. Prints a table for SPEED.md: medians with the least and the most, the ratio (peer over ours,
-of the same round), and how far the results are apart: ends with status 1 where that is more than FAR."""
+"""compare.py BUILD [-r ROUNDS] [-m MODEL]... [-c CLASS] [-w WORKLOAD]...: the same work by cart (bench_model of BUILD),
+llama.cpp and PyTorch, in turns within one run: one round that does not count, then ROUNDS (5). -m and -w keep those whose
+name contains one of the words, -c one class of ours (f32 or bf16), without the whole tools. Prints a table for SPEED.md:
+medians with the least and the most, the ratio (peer over ours, of the same round), and how far the results are apart: ends
+with status 1 where that is more than FAR."""
 import argparse
 import importlib.util
 import json
@@ -185,6 +186,7 @@ def main():
     parser.add_argument("build")
     parser.add_argument("-r", type=int, default=5)
     parser.add_argument("-m", action="append", default=[])
+    parser.add_argument("-c", choices=["f32", "bf16"])
     parser.add_argument("-w", action="append", default=[])
     options = parser.parse_args()
     bench = Bench(options.build)
@@ -199,7 +201,7 @@ def main():
         print("| work | ours | peer | ours, ms | peer, ms | ratio | apart |\n|---|---|---|---|---|---|---|")
         for klass, start, lines in bench.cases(path):
             lines = [line for line in lines if wanted(options.w, line)]
-            if not lines:
+            if not lines or options.c not in (None, klass):
                 continue
             ours, peer = bench.ours(path, klass), start()
             for line in lines:
@@ -207,7 +209,7 @@ def main():
                     print(compare(ours, peer, line, instead, options.r), flush=True)
             ours.close()
             peer.close()
-        if "SmolLM2" in path and bench.has["llama_cpp"]:
+        if "SmolLM2" in path and bench.has["llama_cpp"] and not options.c:
             tools(bench, path, options)
 
 
