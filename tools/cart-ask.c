@@ -168,8 +168,8 @@ static int unchanged(const struct work *w, struct cart_err *err)
     return r;
 }
 
-/* What is said cannot be taken back: the files are looked at before, and again before the answer counts
- * as one. */
+/* What is said cannot be taken back: the files are looked at before, and again before the answer
+ * counts as one. */
 static int answer(struct cart_dialogue *d, const struct work *w, const char *text, size_t n,
                   struct cart_err *err)
 {

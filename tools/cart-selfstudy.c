@@ -135,7 +135,7 @@ static int make_head(struct work *w, struct cart_err *err)
 
 /* ---- reports ---- */
 
-/* Where a token of the corpus is in fewer chunks, a user is told how many conversations are the rule. */
+/* Where tokens are in fewer chunks, a user is told how many conversations are the rule. */
 #define SEVERAL 4.0
 
 /* Whether the documents are chat prompts that cart-tokenize rendered: no text to ask about. */

@@ -203,7 +203,8 @@ static int list_all(const struct options *o, const char *const *paths, size_t n,
             cart_log(CART_LOG_ERROR, "%s", why.msg);
         else if (r < 0)
             first = cart_err_set(err, r, "%s", why.msg);
-        /* Of a file that can be read it is the output's failure, or memory's: the next has it too. */
+        /* Of a file that can be read it is the output's failure, or memory's: the next has it
+         * too. */
         if (r == CART_ESYS && access(paths[i], R_OK) == 0)
             break;
     }

@@ -26,8 +26,8 @@ void *cart_arena_push(struct cart_arena *a, size_t n, size_t size);
 /* Allocates bytes (zeroed pages from the system) and resets used to 0. The arena must be empty
  * (base NULL). */
 int cart_arena_reserve(struct cart_arena *a, size_t bytes, struct cart_err *err) CART_MUST_USE;
-/* The same of memory that is going to be used whole and at random: from a mebibyte on it comes in large
- * pages where the system has them. */
+/* The same of memory that is going to be used whole and at random: from a mebibyte on it comes in
+ * large pages where the system has them. */
 int cart_arena_reserve_dense(struct cart_arena *a, size_t bytes,
                              struct cart_err *err) CART_MUST_USE;
 

@@ -45,8 +45,8 @@ int cart_err_status(int code);
 
 /* Length of the well-formed UTF-8 sequence at s (at most n bytes), 0 if there is none. */
 size_t cart_utf8_length(const unsigned char *s, size_t n);
-/* Whether all n bytes are well-formed. jansson tells text that is not from missing memory by nothing:
- * who may have either asks here first. */
+/* Whether all n bytes are well-formed. jansson tells text that is not from missing memory by
+ * nothing: who may have either asks here first. */
 bool cart_utf8_valid(const char *s, size_t n);
 
 /* Copies at most cap-1 bytes of outside text into out, control and non-UTF-8 bytes as \xNN, an

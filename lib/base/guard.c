@@ -65,7 +65,8 @@ bool cart_guard_fill(const void *at)
         if (p < atomic_load(&g->begin) || p >= end)
             continue;
         atomic_store(&g->broken, true);
-        /* mmap is a plain system call where this runs, though POSIX does not list it as safe here. */
+        /* mmap is a plain system call where this runs, though POSIX does not list it as safe
+         * here. */
         return mmap((void *)from, end - from, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
                     -1, 0) != MAP_FAILED;
     }

@@ -1,6 +1,6 @@
-/* Mapped files that someone may make shorter while they are used, for programs that outlive it: what
- * is read beyond the end of such a file (SIGBUS) reads as zeros from then on, and the guard tells.
- * Any thread. */
+/* Mapped files that someone may make shorter while they are used, for programs that outlive it:
+ * what is read beyond the end of such a file (SIGBUS) reads as zeros from then on, and the guard
+ * tells. Any thread. */
 #ifndef CART_BASE_GUARD_H
 #define CART_BASE_GUARD_H
 
@@ -16,8 +16,8 @@ void cart_guard_free(struct cart_guard *g); /* NULL is fine */
 /* Whether something was missing: what was computed from the map since may be wrong. NULL: false. */
 bool cart_guard_broken(const struct cart_guard *g);
 
-/* For the handler of SIGBUS: puts zeros where at is in a guarded map, from its page to the end. False:
- * it is in none. */
+/* For the handler of SIGBUS: puts zeros where at is in a guarded map, from its page to the end.
+ * False: it is in none. */
 bool cart_guard_fill(const void *at);
 
 #endif

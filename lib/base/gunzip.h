@@ -1,6 +1,6 @@
 /* gzip read strictly: the CRC and length that end each member are compared, nothing but a further
- * member or zeros follows one, and a file that ends early says so. Readers that pass over these turn
- * damage into text. One thread at a time. */
+ * member or zeros follows one, and a file that ends early says so. Readers that pass over these
+ * turn damage into text. One thread at a time. */
 #ifndef CART_BASE_GUNZIP_H
 #define CART_BASE_GUNZIP_H
 

@@ -10,8 +10,8 @@ void cart_interrupt_install(void); /* for tools with state to save; the others d
  * each kills at once, unless it is ignored. */
 void cart_interrupt_release(void);
 bool cart_interrupted(void);
-/* A descriptor that can be read from once a signal has come, to be polled beside what one waits for;
- * nobody reads from it. -1: no signal was ever caught here. */
+/* A descriptor that can be read from once a signal has come, to be polled beside what one waits
+ * for; nobody reads from it. -1: no signal was ever caught here. */
 int cart_interrupt_fd(void);
 /* Restores the action of before and raises the signal that came, so that the shell sees it; returns
  * only if none came. */

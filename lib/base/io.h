@@ -66,10 +66,12 @@ bool cart_io_is_direct(const char *path);
 bool cart_io_same_file(const char *a, const char *b);
 
 /* Whether what is written under two names would mix: of one regular file, as above, one pipe or
- * socket, or both standard output (NULL or "-"). A device takes what comes: /dev/null, terminals. */
+ * socket, or both standard output (NULL or "-"). A device takes what comes: /dev/null,
+ * terminals. */
 bool cart_io_same_output(const char *a, const char *b);
 
-/* Whether path is, or would be, in the directory dir or in one below it; false where dir is none. */
+/* Whether path is, or would be, in the directory dir or in one below it; false where dir is
+ * none. */
 bool cart_io_within(const char *path, const char *dir);
 
 /* Whether two names are, or would be, in one folder; "DIR/." is in DIR. */
@@ -89,8 +91,8 @@ int cart_io_spare(struct cart_err *err) CART_MUST_USE;
  * something else than a regular file, be it a symbolic link. CART_EAGAIN: another process has it.
  * The lock binds those who ask for it, on file systems that have locks. */
 int cart_io_claim(int *fd, const char *path, struct cart_err *err) CART_MUST_USE;
-/* The same of a file that is open already, before it is renamed to a claimed name: the claim goes on
- * without a gap where the descriptor before it stays open until then. */
+/* The same of a file that is open already, before it is renamed to a claimed name: the claim goes
+ * on without a gap where the descriptor before it stays open until then. */
 int cart_io_claim_fd(int fd, const char *name, struct cart_err *err) CART_MUST_USE;
 /* Whether the name path is that of fd, and not of another file, a link or none. */
 bool cart_io_is_at(int fd, const char *path);

@@ -55,7 +55,8 @@ void cart_log(enum cart_log_level level, const char *fmt, ...)
     line_open = false;
 }
 
-/* Without the bytes only who has guarded them can go on, and only what is safe in a signal handler may be called. */
+/* Without the bytes only who has guarded them can go on, and only what is safe in a signal handler
+ * may be called. */
 static void on_short_map(int sig, siginfo_t *info, void *context)
 {
     static const char text[] = ": a file became shorter while it was read\n";

@@ -24,8 +24,8 @@ const char *cart_log_program(void);
 void cart_log_short_maps(void);
 void cart_log(enum cart_log_level level, const char *fmt, ...) CART_PRINTF(2, 3);
 
-/* What a tool that is done says of the file that it wrote: "wrote FILE, 1.2 MiB: WORDS". Nothing where
- * path is no file. */
+/* What a tool that is done says of the file that it wrote: "wrote FILE, 1.2 MiB: WORDS". Nothing
+ * where path is no file. */
 void cart_log_wrote(const char *path, const char *fmt, ...) CART_PRINTF(2, 3);
 
 enum cart_progress_mode { CART_PROGRESS_AUTO, CART_PROGRESS_ALWAYS, CART_PROGRESS_NEVER };

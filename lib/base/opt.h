@@ -49,8 +49,8 @@ struct cart_opt {
 #define CART_OPT_END                         {CART_OPT_T_FLAG, 0, NULL, NULL, NULL, NULL, 0, 0}
 /* clang-format on */
 
-/* A whole number as a SIZE option reads it, for numbers inside other values: digits, then K, M or G.
- * False: it is none, or too large. */
+/* A whole number as a SIZE option reads it, for numbers inside other values: digits, then K, M or
+ * G. False: it is none, or too large. */
 bool cart_opt_whole(const char *text, uint64_t *out);
 
 /* Two numbers inside the value of an option: "A:B" or "A/B", by mark, with 1 <= A <= B <= max. */

@@ -24,8 +24,8 @@ static bool is_standard(const char *path)
     return !path || strcmp(path, "-") == 0;
 }
 
-/* The error: the file of label, which out names (NULL: standard output), is that of what, an option,
- * and in, a file's name or what it is. */
+/* The error: the file of label, which out names (NULL: standard output), is that of what, an
+ * option, and in, a file's name or what it is. */
 static int refuse(const char *label, const char *out, const char *what, const char *in,
                   struct cart_err *err)
 {

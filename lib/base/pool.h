@@ -28,8 +28,8 @@ void *cart_pool_scratch(struct cart_pool *p, size_t worker); /* CART_POOL_SCRATC
 void cart_pool_run(struct cart_pool *p, size_t units, cart_pool_fn *fn, void *ctx);
 
 /* The same, for units whose data lie side by side in memory: the units are cut into as many ranges
- * as there are workers, and each worker takes those of its own in ascending order, then what is left
- * of the others'. So it reads on where it has read, and fetched, before. */
+ * as there are workers, and each worker takes those of its own in ascending order, then what is
+ * left of the others'. So it reads on where it has read, and fetched, before. */
 void cart_pool_run_ranges(struct cart_pool *p, size_t units, cart_pool_fn *fn, void *ctx);
 
 #endif

@@ -37,7 +37,8 @@ enum cart_sniff cart_sniff(const void *bytes, size_t n);
 const char *cart_sniff_name(enum cart_sniff what);
 
 /* Reads up to CART_SNIFF_BYTES of fd, fewer only where the input ends; returns how many, or < 0.
- * The bytes are taken from fd: hand them on to cart_stream_open_ahead. CART_EFORMAT: a directory. */
+ * The bytes are taken from fd: hand them on to cart_stream_open_ahead. CART_EFORMAT: a
+ * directory. */
 int cart_sniff_read(int fd, unsigned char out[CART_SNIFF_BYTES], const char *name,
                     struct cart_err *err) CART_MUST_USE;
 

@@ -14,8 +14,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long the reader of a FIFO may take to come, and to make room: one that was started in the same
- * moment is there by then, and where there is none the run goes on. */
+/* How long the reader of a FIFO may take to come, and to make room: one that was started in the
+ * same moment is there by then, and where there is none the run goes on. */
 #define PATIENCE 1.0
 
 static int trace_fd = -1;

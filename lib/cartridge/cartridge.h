@@ -52,7 +52,8 @@ int cart_cartridge_open_fd(struct cart_cartridge **out, const struct cart_model 
                            char *warning, size_t warning_cap, struct cart_err *err) CART_MUST_USE;
 void cart_cartridge_close(struct cart_cartridge *c);
 
-/* Whether a guarded file has become shorter, so that rows may have been read as zeros. Any thread. */
+/* Whether a guarded file has become shorter, so that rows may have been read as zeros. Any
+ * thread. */
 bool cart_cartridge_is_short(const struct cart_cartridge *c);
 /* Whether the data still have their digest: reads all of them. Any thread. */
 bool cart_cartridge_is_intact(const struct cart_cartridge *c);

@@ -15,8 +15,8 @@ bool cart_rows_present(const struct cart_st *st);
 int cart_rows_check(const struct cart_st *st, const char *what, struct cart_err *err) CART_MUST_USE;
 
 /* Writes the cartridge with its rows as to (F32, F16 or BF16) on fd, everything else as it was;
- * where anything changed, metadata gains "cart.dtype", new digests, and "cart.history" an entry. CART_EFORMAT: no
- * rows, or a value that becomes infinite. */
+ * where anything changed, metadata gains "cart.dtype", new digests, and "cart.history" an entry.
+ * CART_EFORMAT: no rows, or a value that becomes infinite. */
 int cart_rows_convert(const struct cart_st *st, enum cart_st_dtype to, int fd, const char *out,
                       const char *what, struct cart_err *err) CART_MUST_USE;
 

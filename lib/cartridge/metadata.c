@@ -86,8 +86,8 @@ static bool is_dtype(const char *s)
     return is_precision(s) || strcmp(s, "f16") == 0;
 }
 
-/* The members that are neither numbers nor free text. Not every model has a template, and not of all
- * rows is a corpus known. */
+/* The members that are neither numbers nor free text. Not every model has a template, and not of
+ * all rows is a corpus known. */
 static int check_words(const json_t *metadata, struct cart_err *err)
 {
     static const struct {

@@ -31,8 +31,8 @@ int cart_rows_check_header(const struct cart_st *st, struct cart_err *err) CART_
 int cart_rows_check_data(const struct cart_st *st, char out[33],
                          struct cart_err *err) CART_MUST_USE;
 
-/* *out is the draft_reference, or NULL where there is none. CART_EFORMAT: no I64 of one dimension, or
- * an entry that is no id below V. */
+/* *out is the draft_reference, or NULL where there is none. CART_EFORMAT: no I64 of one dimension,
+ * or an entry that is no id below V. */
 int cart_rows_check_draft(const struct cart_st *st, size_t V, const struct cart_st_tensor **out,
                           struct cart_err *err) CART_MUST_USE;
 

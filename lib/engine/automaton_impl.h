@@ -1,8 +1,8 @@
 /* The inside of a constraint: the grammar, and the automaton that runs it. Internal to the room.
  *
- * A configuration is a node and the stack of frames to return to; a state is a set of configurations
- * at nodes that take something, or at the end. Stacks and states are kept once each, transitions are
- * worked out when they are first needed: after that a byte costs one look-up.
+ * A configuration is a node and the stack of frames to return to; a state is a set of
+ * configurations at nodes that take something, or at the end. Stacks and states are kept once each,
+ * transitions are worked out when they are first needed: after that a byte costs one look-up.
  *
  * A frame within a repetition counts: how many more times the rule must come, and how many it may.
  * No token is longer than the trie is deep, so more than that depth is as good as without a limit:
@@ -10,17 +10,18 @@
  * string of thousands therefore has as many masks as one of any length, until shortly before its
  * end.
  *
- * States that a stream holds stay; the others are forgotten when there are many of them, and
- * made again where they are needed. So what is bounded is not the length of an answer but the work
- * for one token: a budget of steps, refilled by every token. */
+ * States that a stream holds stay; the others are forgotten when there are many of them, and made
+ * again where they are needed. So what is bounded is not the length of an answer but the work for
+ * one token: a budget of steps, refilled by every token. */
 #ifndef CART_ENGINE_AUTOMATON_IMPL_H
 #define CART_ENGINE_AUTOMATON_IMPL_H
 
 #include "engine/grammar_impl.h"
 
-/* Steps: a configuration looked at, a node of the trie gone through. The budget is what one token
- * may take: a few hundredths of a second, even where every step misses the caches, and four walks
- * through the whole trie. Each token gives back so much, and two walks: others wait for the work. */
+/* Steps: a configuration looked at, a node of the trie gone through. The budget is what one
+ * token may take: a few hundredths of a second, even where every step misses the caches, and
+ * four walks through the whole trie. Each token gives back so much, and two walks: others wait
+ * for the work. */
 #define CART_AUTOMATON_BUDGET ((uint64_t)1 << 20)
 #define CART_AUTOMATON_REFILL ((uint64_t)1 << 17)
 

@@ -13,12 +13,12 @@
  * spaces. Every complete answer is valid.
  *
  * A keyword that is not enforced is refused by name; annotations are ignored. Known: type (also a
- * list), enum, const, properties, required, additionalProperties, minProperties (up to the number of
- * required names, or 1 of a map), maxProperties (of maps), items, prefixItems, minItems, maxItems,
- * minLength, maxLength, format (date, time, date-time, uuid), minimum and maximum (of a number: whole
- * ones), exclusiveMinimum and exclusiveMaximum (of integers), anyOf, oneOf (where the branches differ
- * by types that they state, or by constants), allOf of one, $ref within the document, $defs,
- * definitions.
+ * list), enum, const, properties, required, additionalProperties, minProperties (up to the number
+ * of required names, or 1 of a map), maxProperties (of maps), items, prefixItems, minItems,
+ * maxItems, minLength, maxLength, format (date, time, date-time, uuid), minimum and maximum (of a
+ * number: whole ones), exclusiveMinimum and exclusiveMaximum (of integers), anyOf, oneOf (where the
+ * branches differ by types that they state, or by constants), allOf of one, $ref within the
+ * document, $defs, definitions.
  *
  * A lexicon is shared by all threads; a constraint belongs to one thread at a time. */
 #ifndef CART_ENGINE_CONSTRAINT_H
@@ -47,9 +47,9 @@ int cart_constraint_object(struct cart_constraint **out, const struct cart_lexic
 
 /* Calls of tools: each {"name": NAME, "arguments": ARGUMENTS} between open and close, which may
  * name tokens of the vocabulary that are no plain text (Qwen3: "<tool_call>\n", "\n</tool_call>").
- * tools: array of {name, parameters} or {function: {…}}. only: the one tool that must be called, or
- * NULL: any of them. most: calls in one answer at most, with separator between them; at least one.
- */
+ * tools: array of {name, parameters} or {function: {…}}. only: the one tool that must be called,
+ * or NULL: any of them. most: calls in one answer at most, with separator between them; at least
+ * one. */
 struct cart_constraint_calls {
     const json_t *tools;
     const char *only;
@@ -69,8 +69,8 @@ void cart_constraint_free(struct cart_constraint *c);
 uint32_t cart_constraint_start(const struct cart_constraint *c);
 
 /* mask [(V + 63) / 64]: bit id set where token id may come next; borrowed until the next call.
- * complete: the answer may end here (stop tokens are the caller's to allow). CART_EFORMAT: the schema
- * asks for more than the budget of a token. */
+ * complete: the answer may end here (stop tokens are the caller's to allow). CART_EFORMAT: the
+ * schema asks for more than the budget of a token. */
 int cart_constraint_mask(struct cart_constraint *c, uint32_t state, const uint64_t **mask,
                          bool *complete, struct cart_err *err) CART_MUST_USE;
 /* Moves a stream on: *next is where it is after a token, and state not its place any more; or

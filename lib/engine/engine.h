@@ -12,9 +12,9 @@
 struct cart_engine;
 struct cart_prefix;
 
-/* m and pool are borrowed. kv: the type of the rows of prefixes and dialogues, F32, F16 or BF16, each
- * a class of results of its own (model/kv.h). cache_bytes: how much memory prefixes may keep that
- * nobody holds. */
+/* m and pool are borrowed. kv: the type of the rows of prefixes and dialogues, F32, F16 or BF16,
+ * each a class of results of its own (model/kv.h). cache_bytes: how much memory prefixes may keep
+ * that nobody holds. */
 int cart_engine_new(struct cart_engine **out, const struct cart_model *m, int kv,
                     struct cart_pool *pool, size_t cache_bytes, struct cart_err *err) CART_MUST_USE;
 void cart_engine_free(struct cart_engine *e); /* every prefix has been released */

@@ -55,7 +55,8 @@ static void layout_page(struct cart_arena *a, struct cart_page *page, const stru
     cart_kv_tail_layout(&page->tail, a, m, dtype, CART_PAGE_ROWS);
 }
 
-/* What layout takes, from one page: the count comes from outside, and nothing has refused it yet. */
+/* What layout takes, from one page: the count comes from outside, and nothing has refused it
+ * yet. */
 static void measure(struct cart_arena *a, const struct cart_model *m, int dtype, size_t n,
                     size_t piece)
 {

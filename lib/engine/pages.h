@@ -25,8 +25,8 @@ struct cart_pages;
 struct cart_page;
 struct cart_page_root;
 
-/* Room for n pages (> 0) of rows of type dtype (model/kv.h), and for pieces of at most `piece` tokens
- * of one lane at a time. */
+/* Room for n pages (> 0) of rows of type dtype (model/kv.h), and for pieces of at most `piece`
+ * tokens of one lane at a time. */
 int cart_pages_new(struct cart_pages **out, const struct cart_model *m, int dtype, size_t n,
                    size_t piece, struct cart_err *err) CART_MUST_USE;
 void cart_pages_free(struct cart_pages *p); /* every lane is closed */

@@ -337,8 +337,8 @@ static bool named_as_lines(const char *name)
 }
 
 /* Whether a name promises an archive or compressed file; unpacked: what a compressed one of that
- * name holds. Content decides what a file is, but its first bytes are what a file lacks that was cut
- * off within them, or damaged there. */
+ * name holds. Content decides what a file is, but its first bytes are what a file lacks that was
+ * cut off within them, or damaged there. */
 static bool named_as_archive(const char *name, bool unpacked)
 {
     static const char *const packed_tars[] = {".tgz", ".tbz2", ".txz", ".tzst"};

@@ -19,8 +19,9 @@
  *   compressed  a single gzip, bzip2, xz or zstd file is the document it holds.
  *   JSON Lines  one document a line, from the fields named in the options. A file is JSON Lines if
  *               its name ends in .jsonl or .ndjson (before .gz etc.), if options->jsonl is set and
- *               it begins with "{", or if it is standard input and its first line that is not blank is
- *               an object with the text field. Blank lines are ignored; odd ones follow options->invalid.
+ *               it begins with "{", or if it is standard input and its first line that is not
+ *               blank is an object with the text field. Blank lines are ignored; odd ones follow
+ *               options->invalid.
  *
  * A file's text is valid UTF-8 without byte order mark; line ends stay as they are. What is no text
  * is passed over with a reason, reported through options->report and counted; see enum

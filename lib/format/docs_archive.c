@@ -1,7 +1,8 @@
-/* Members of archives and the content of compressed files, through libarchive, which this file alone
- * sees, but for gzip. Only the formats named in docs.h are read, nothing is extracted to disk, and
- * what an archive unpacks to is counted against caps while it is read: a small file that claims to
- * hold gigabytes stops with an error. A compressed archive is two of these, one over the other. */
+/* Members of archives and the content of compressed files, through libarchive, which this file
+ * alone sees, but for gzip. Only the formats named in docs.h are read, nothing is extracted to
+ * disk, and what an archive unpacks to is counted against caps while it is read: a small file that
+ * claims to hold gigabytes stops with an error. A compressed archive is two of these, one over the
+ * other. */
 #include "base/gunzip.h"
 #include "format/docs_impl.h"
 
@@ -116,7 +117,8 @@ static int archive_failure(struct cart_archive *a, struct cart_err *err)
                         words_of(archive_error_string(a->reader), why));
 }
 
-/* Bytes of the file itself. A pipe's size is unknown: what has come through so far stands for it. */
+/* Bytes of the file itself. A pipe's size is unknown: what has come through so far stands for
+ * it. */
 static uint64_t packed_bytes(const struct cart_archive *a)
 {
     if (a->below)
@@ -259,8 +261,8 @@ static int start(struct cart_archive *a, struct cart_err *err)
 }
 
 /* One filter, chosen here: libarchive would take off a second one too. The raw content is one
- * member, or none where it is empty; it takes one whose very beginning is damaged for empty too, but
- * leaves the error behind. */
+ * member, or none where it is empty; it takes one whose very beginning is damaged for empty too,
+ * but leaves the error behind. */
 static int start_unpacking(struct cart_archive *a, struct cart_err *err)
 {
     const char *head = a->from->head.data;
@@ -384,7 +386,8 @@ static int check_zeros(struct cart_archive *a, struct cart_err *err)
     return 0;
 }
 
-/* After the last member. What unpacks a tar has checksums at its own end, which this reads up to. */
+/* After the last member. What unpacks a tar has checksums at its own end, which this reads up
+ * to. */
 static int finish(struct cart_archive *a, struct cart_err *err)
 {
     return (archive_format(a->reader) & ARCHIVE_FORMAT_BASE_MASK) == ARCHIVE_FORMAT_TAR

@@ -1,6 +1,6 @@
-/* The directory at the end of a zip against the headers of its members. A zip says everything twice,
- * and readers differ in which they believe: where the two disagree, so would they. libarchive takes
- * names from the one and sizes from the other. */
+/* The directory at the end of a zip against the headers of its members. A zip says everything
+ * twice, and readers differ in which they believe: where the two disagree, so would they.
+ * libarchive takes names from the one and sizes from the other. */
 #include "format/docs_impl.h"
 
 #include <errno.h>

@@ -30,8 +30,8 @@ struct cart_gguf {
 /* n <= 8 little-endian bytes. */
 uint64_t cart_gguf_load(const unsigned char *p, size_t n);
 
-/* Four and eight of them, spelt so that compilers make one load of it: a vocabulary has a length and a
- * type a string. */
+/* Four and eight of them, spelt so that compilers make one load of it: a vocabulary has a length
+ * and a type a string. */
 static inline uint32_t cart_gguf_load_u32(const unsigned char *p)
 {
     return (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;

@@ -20,8 +20,8 @@ int cart_text_check(const char *what, const char *s, size_t n, struct cart_err *
 size_t cart_text_subpart(const char *s, size_t n);
 
 /* The text that a whole file is, by the rules for documents (format/docs.h; HTML is text here):
- * *text [*n_text] lies within bytes [n], after a byte order mark. CART_EFORMAT "what: expected text,
- * found ...": binary, UTF-16, a compressed file, another format, nothing, or no UTF-8. */
+ * *text [*n_text] lies within bytes [n], after a byte order mark. CART_EFORMAT "what: expected
+ * text, found ...": binary, UTF-16, a compressed file, another format, nothing, or no UTF-8. */
 int cart_text_take(const char **text, size_t *n_text, const char *bytes, size_t n, const char *what,
                    struct cart_err *err) CART_MUST_USE;
 

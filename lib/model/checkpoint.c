@@ -22,8 +22,8 @@ struct cart_checkpoint_file {
     struct stat st;
 };
 
-/* Before a file is mapped: what is written afterwards shows. Without O_NONBLOCK a FIFO would wait for
- * a writer before it could be refused. */
+/* Before a file is mapped: what is written afterwards shows. Without O_NONBLOCK a FIFO would wait
+ * for a writer before it could be refused. */
 static int note_file(struct cart_checkpoint *c, const char *path, struct cart_err *err)
 {
     struct cart_checkpoint_file *f = &c->files[c->n_files];

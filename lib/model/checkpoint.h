@@ -30,8 +30,8 @@ void cart_checkpoint_close(struct cart_checkpoint *c); /* a zeroed one is fine *
 
 /* CART_EAGAIN where a mapped file was written since, by its size and time. One that was replaced or
  * removed is not: the mapping keeps it as it was. *touched: the name, of c, of a file of which only
- * the time of its last change differs, as after a chmod, a renaming or a time of writing that was put
- * back, or NULL. */
+ * the time of its last change differs, as after a chmod, a renaming or a time of writing that was
+ * put back, or NULL. */
 int cart_checkpoint_unchanged(const struct cart_checkpoint *c, const char **touched,
                               struct cart_err *err) CART_MUST_USE;
 

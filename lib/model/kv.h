@@ -28,10 +28,11 @@ struct cart_kv_part {
 
 /* A stream's own rows: cap rows reserved, rows used. Owned by whoever made it. They lie blocked, so
  * that attention reads them as they are (tensor/attention.h); the first forward or copy that writes
- * to an empty tail decides where in a block they begin: at their logical index. Their type is a class
- * of results of its own (--kv): a row of F16 or BF16 is rounded once, when it is written (nearest,
- * ties to even; after head norm and rotation), and widened exactly whenever it is read, also by the
- * tokens beside it in one forward. So within a class nothing depends on how rows came to be there. */
+ * to an empty tail decides where in a block they begin: at their logical index. Their type is a
+ * class of results of its own (--kv): a row of F16 or BF16 is rounded once, when it is written
+ * (nearest, ties to even; after head norm and rotation), and widened exactly whenever it is read,
+ * also by the tokens beside it in one forward. So within a class nothing depends on how rows came
+ * to be there. */
 struct cart_kv_tail {
     size_t cap, rows;
     size_t skip, places; /* row i has place skip + i of `places` */
@@ -62,8 +63,8 @@ size_t cart_kv_tail_bytes(const struct cart_model *m, int dtype, size_t before, 
 /* How many rows' memory such a tail takes; SIZE_MAX if that cannot be. */
 size_t cart_kv_places(size_t before, size_t cap);
 /* The layout function of a tail that lies in its owner's arena, one of many: such a tail is not
- * released. It has cap places, filled up to whole blocks, so room for cap rows only where they begin
- * at the beginning of a block. */
+ * released. It has cap places, filled up to whole blocks, so room for cap rows only where they
+ * begin at the beginning of a block. */
 void cart_kv_tail_layout(struct cart_kv_tail *t, struct cart_arena *a, const struct cart_model *m,
                          int dtype, size_t cap);
 

@@ -39,8 +39,8 @@ struct cart_layer_scratch {
     float *cos, *sin; /* [M, n_rot / 2] at each token's position */
 };
 
-/* Rows on [R] of the M, ascending, go on beyond keys and values, side by side: everything from q and
- * x1 to y has R rows. */
+/* Rows on [R] of the M, ascending, go on beyond keys and values, side by side: everything from q
+ * and x1 to y has R rows. */
 struct cart_layer_rows {
     const uint32_t *on;
     size_t M, R; /* R = M: all, in order */

@@ -70,8 +70,9 @@ int cart_model_open_pooled(struct cart_model **out, struct cart_pool **pool, con
 /* CART_EAGAIN where a file of the weights was written since it was opened: what was computed with
  * them may be of neither. Whoever keeps a result under the model's fingerprints asks first. */
 int cart_model_unchanged(const struct cart_model *m, struct cart_err *err) CART_MUST_USE;
-/* What a run with m failed of: r, or CART_EAGAIN in place of CART_EFORMAT where the model is no longer
- * unchanged, since numbers that are not finite are then its fault and not the input's. m may be NULL. */
+/* What a run with m failed of: r, or CART_EAGAIN in place of CART_EFORMAT where the model is no
+ * longer unchanged, since numbers that are not finite are then its fault and not the input's. m may
+ * be NULL. */
 int cart_model_cause(const struct cart_model *m, int r, struct cart_err *err) CART_MUST_USE;
 
 const struct cart_tokenizer *cart_model_tokenizer(const struct cart_model *m);

@@ -44,9 +44,9 @@ static bool is_none(const json_t *id)
     return !id || json_is_null(id) || (json_is_integer(id) && json_integer_value(id) == -1);
 }
 
-/* bos, eos, pad or unk: by its name in tokenizer_config.json, else by its id in config.json, for eos
- * the first where that is a list. Where a name decides, the id may be of a vocabulary that was cut,
- * or a list, and is not looked at. */
+/* bos, eos, pad or unk: by its name in tokenizer_config.json, else by its id in config.json, for
+ * eos the first where that is a list. Where a name decides, the id may be of a vocabulary that was
+ * cut, or a list, and is not looked at. */
 static int special(struct cart_model *m, const char *name, int64_t *out, struct cart_err *err)
 {
     const struct cart_hub *h = m->priv->source.hub;

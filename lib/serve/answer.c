@@ -245,7 +245,8 @@ static const char *finish_word(const struct cart_answer *a, const struct cart_ch
 static bool broken(struct cart_answer *a, const struct cart_event *e)
 {
     struct cart_exchange *x = a->group.x;
-    /* The one thing of a request that shows while it is answered: the work that its schema asks for. */
+    /* The one thing of a request that shows while it is answered: the work that its schema asks
+     * for. */
     bool beyond = e->finish == CART_SERVE_FAILED && e->err && e->err->code == CART_EFORMAT;
     cart_group_fail(&a->group);
     pthread_mutex_lock(&x->lock);

@@ -1,5 +1,5 @@
-/* The inside of one tool call as the model writes it: {"name": NAME, "arguments": {…}}, read while
- * it comes, so that a client can follow the arguments. Internal to the room. */
+/* The inside of one tool call as the model writes it: {"name": NAME, "arguments": {…}}, read
+ * while it comes, so that a client can follow the arguments. Internal to the room. */
 #ifndef CART_SERVE_CALLS_H
 #define CART_SERVE_CALLS_H
 

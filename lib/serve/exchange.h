@@ -170,8 +170,9 @@ void cart_http_stop(struct cart_serve *s);
 bool cart_net_watch(struct cart_serve *s, struct cart_exchange *x) CART_MUST_USE;
 void cart_net_unwatch(struct cart_serve *s,
                       struct cart_exchange *x); /* no pointer to it is left afterwards */
-/* Reads the directory again, now; takes its time. Appends {id, message} of each file that is refused
- * to refused, which may be NULL. false: the directory could not be read, which is logged. */
+/* Reads the directory again, now; takes its time. Appends {id, message} of each file that is
+ * refused to refused, which may be NULL. false: the directory could not be read, which is
+ * logged. */
 bool cart_net_load_directory(struct cart_serve *s, struct cart_wire *refused);
 bool cart_net_draining(const struct cart_serve *s);
 /* Deadlines of a connection by libmicrohttpd's descriptor: it waits for a header (the next one goes

@@ -126,7 +126,8 @@ static enum verdict judge_field(const struct line *l, struct header *f, struct c
     const char *v = colon + 1, *end = l->p + l->n;
     while (v < end && (*v == ' ' || *v == '\t'))
         v++;
-    /* A blank behind one of these is not taken off by libmicrohttpd, which then reads it differently. */
+    /* A blank behind one of these is not taken off by libmicrohttpd, which then reads it
+     * differently. */
     if (is_name(l, n, "transfer-encoding")) {
         if (end - v != 7 || strncasecmp(v, "chunked", 7) != 0)
             return refuse(g, 400, "Transfer-Encoding: expected chunked");

@@ -25,9 +25,10 @@ struct cart_gate {
     const char *reason;      /* static */
 };
 
-/* data [n]: the next bytes of the connection. How many of them may go on, > 0, and more than n where
- * a body follows whose length is known: the next call is about what comes after those. 0: more must
- * come before anything can be said. -1: refused, for good. max_body: a chunk beyond it is refused. */
+/* data [n]: the next bytes of the connection. How many of them may go on, > 0, and more than n
+ * where a body follows whose length is known: the next call is about what comes after those. 0:
+ * more must come before anything can be said. -1: refused, for good. max_body: a chunk beyond it is
+ * refused. */
 int64_t cart_gate_next(struct cart_gate *g, const char *data, size_t n, size_t max_body);
 
 /* Whether a Host field names a host, and a port if any: nothing but host[:digits]. *n: bytes of the

@@ -41,8 +41,8 @@ struct cart_group {
 
 /* n prompts, empty. False: no memory. */
 bool cart_group_init(struct cart_group *b, struct cart_exchange *x, size_t n);
-/* Starts it; in a worker, with the state already in x. A refusal becomes the exchange's error, and so
- * do files of cartridges that are no longer what they were: asked here, and before on_done. */
+/* Starts it; in a worker, with the state already in x. A refusal becomes the exchange's error, and
+ * so do files of cartridges that are no longer what they were: asked here, and before on_done. */
 void cart_group_run(struct cart_group *b);
 /* No further prompts, and those at work are cancelled; on_done will not come. The error is the
  * caller's to send. */

@@ -1,7 +1,7 @@
 /* libmicrohttpd's side: framing was judged before (gate.c); a header is checked before its body is
- * read, a body is collected within its limit, a route answers at once or the connection is suspended
- * until a worker or the scheduler has written. Suspended connections cost no thread; net.c watches
- * their sockets, which libmicrohttpd does not. */
+ * read, a body is collected within its limit, a route answers at once or the connection is
+ * suspended until a worker or the scheduler has written. Suspended connections cost no thread;
+ * net.c watches their sockets, which libmicrohttpd does not. */
 #include "serve/exchange.h"
 
 #include "base/clock.h"
@@ -221,8 +221,8 @@ static const char *allow_text(const char *allow)
     return "GET, POST, DELETE";
 }
 
-/* Says which paths there are; the table has one that has several methods once for each of them, side
- * by side. */
+/* Says which paths there are; the table has one that has several methods once for each of them,
+ * side by side. */
 static void refuse_path(struct cart_exchange *x)
 {
     char shown[160], list[512];

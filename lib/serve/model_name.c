@@ -25,8 +25,8 @@ static const char *last_part(const char *path, size_t *n)
     return path + start;
 }
 
-/* The result [*n] lies in path or, where that ends in "." or "..", in *real: the path it was resolved
- * to, which the caller frees; else *real stays as it was. */
+/* The result [*n] lies in path or, where that ends in "." or "..", in *real: the path it was
+ * resolved to, which the caller frees; else *real stays as it was. */
 static const char *model_name(const char *path, size_t *n, char **real)
 {
     *n = strlen(path);

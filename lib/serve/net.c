@@ -379,8 +379,8 @@ static void accept_all(struct cart_serve *s, int listener)
     }
 }
 
-/* Who has begun a request and not ended it in time is told so, by the relay and behind what libmicrohttpd
- * has closed; one that has sent nothing is closed without a word. */
+/* Who has begun a request and not ended it in time is told so, by the relay and behind what
+ * libmicrohttpd has closed; one that has sent nothing is closed without a word. */
 static void refuse_late(struct link *l, enum cart_net_phase phase)
 {
     int unread = 0;

@@ -104,7 +104,8 @@ static bool read_message(struct cart_prompt *p, const json_t *v, size_t i, struc
     snprintf(param, sizeof param, "messages[%zu].content", i);
     if (json_is_array(content))
         return join_parts(p, content, i, m, f);
-    /* What an assistant said may be nothing: null says so, and calls or reasoning in its place do. */
+    /* What an assistant said may be nothing: null says so, and calls or reasoning in its place
+     * do. */
     bool silent =
         assistant && !content && (json_object_get(v, "content") || m->tool_calls || reasoning);
     if (!json_is_string(content) && !silent)
@@ -366,8 +367,9 @@ static int spell(const struct cart_tokenizer *t, const uint32_t *ids, size_t n,
     return r;
 }
 
-/* Ids with a suffix behind them become what their text with the suffix would be; those that are of
- * no text are followed by the suffix's own. A BOS that the client put before them is not one more. */
+/* Ids with a suffix behind them become what their text with the suffix would be; those that are
+ * of no text are followed by the suffix's own. A BOS that the client put before them is not one
+ * more. */
 static int follow_ids(const struct cart_tokenizer *t, const struct cart_ids *ids,
                       const char *suffix, bool bos, struct cart_ids *out, struct cart_err *err)
 {

@@ -31,9 +31,10 @@ void cart_prompt_release(struct cart_prompt *p);
 /* How many prompts a field holds (a string, strings, ids, or lists of ids), 0 after a fault; most:
  * the cap. */
 size_t cart_inputs_count(const json_t *v, const char *key, size_t most, struct cart_fault *f);
-/* The i-th of them. suffix: plain text after it, or NULL. Text begins with a BOS where the model wants
- * one, unless behind. Ids are taken as they are without a suffix; with one they become what their
- * text would, or, where they are those of no text, are framed by BOS and suffix as it would be. */
+/* The i-th of them. suffix: plain text after it, or NULL. Text begins with a BOS where the model
+ * wants one, unless behind. Ids are taken as they are without a suffix; with one they become what
+ * their text would, or, where they are those of no text, are framed by BOS and suffix as it would
+ * be. */
 bool cart_inputs_encode(struct cart_serve *s, const json_t *v, const char *key, size_t i,
                         const char *suffix, bool behind, struct cart_ids *out,
                         struct cart_fault *f);

@@ -180,8 +180,8 @@ static int item_open(struct item **out, const struct cart_registry *r, const cha
 
     if (i == NULL)
         return cart_err_memory(err, "a cartridge", sizeof *i);
-    /* Without O_NONBLOCK a FIFO would wait for a writer. The mark is taken before the data are read:
-     * what is written meanwhile shows. */
+    /* Without O_NONBLOCK a FIFO would wait for a writer. The mark is taken before the data are
+     * read: what is written meanwhile shows. */
     if ((i->fd = open(from->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK)) < 0 || fstat(i->fd, &st) < 0)
         code = cart_err_sys(err, "%s", from->path);
     if (code == 0)

@@ -82,17 +82,18 @@ int cart_stack_acquire_all(struct cart_stack **out, struct cart_registry *r,
 void cart_stack_hold(struct cart_stack *s);    /* one more holder */
 void cart_stack_release(struct cart_stack *s); /* NULL is fine */
 
-/* What the files under a stack are now. One that was written over in place has other rows than those
- * that were checked, and what was computed behind them counts for nothing: once other data have been
- * seen it stays CHANGED, until it is opened again. Where only times tell of writes, its data are to
- * be read (UNKNOWN); if they are what they were, nobody knows what they were in between, so stacks
- * that were there before are CHANGED, and new ones are SOUND, with another id. Other modes, links and
- * names change nothing, and one that was replaced by a rename lives on in its rows. Any thread; asks
- * the file system. */
+/* What the files under a stack are now. One that was written over in place has other rows than
+ * those that were checked, and what was computed behind them counts for nothing: once other data
+ * have been seen it stays CHANGED, until it is opened again. Where only times tell of writes, its
+ * data are to be read (UNKNOWN); if they are what they were, nobody knows what they were in
+ * between, so stacks that were there before are CHANGED, and new ones are SOUND, with another id.
+ * Other modes, links and names change nothing, and one that was replaced by a rename lives on in
+ * its rows. Any thread; asks the file system. */
 enum cart_stack_standing { CART_STACK_SOUND, CART_STACK_UNKNOWN, CART_STACK_CHANGED };
 /* Quick: reads no data. *which is an index where it is not SOUND. */
 enum cart_stack_standing cart_stack_standing(const struct cart_stack *s, size_t *which);
-/* Reads the data of those that are UNKNOWN, which takes its time. UNKNOWN afterwards: written again. */
+/* Reads the data of those that are UNKNOWN, which takes its time. UNKNOWN afterwards: written
+ * again. */
 void cart_stack_examine(struct cart_stack *s);
 /* Takes the ids of now, for a stack that nothing has been computed behind and one thread has. */
 void cart_stack_renew(struct cart_stack *s);

@@ -8,8 +8,8 @@ static size_t copy_bytes(const struct cart_registry *r, const struct cart_cartri
     return cart_kv_tail_bytes(r->m, c->parts[0].dtype, 0, c->p);
 }
 
-/* With the lock: the first item behind the name that wants a copy and has room for it, held, its room
- * taken; or NULL. */
+/* With the lock: the first item behind the name that wants a copy and has room for it, held, its
+ * room taken; or NULL. */
 static struct item *next_to_copy(struct cart_registry *r, const char *name, struct file_mark *mark)
 {
     size_t at;

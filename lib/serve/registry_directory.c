@@ -1,4 +1,5 @@
-/* A registry's cartridges from a directory: which files are there, which changed, which are gone. */
+/* A registry's cartridges from a directory: which files are there, which changed, which are
+ * gone. */
 #include "serve/registry_impl.h"
 
 #include "base/io.h"

@@ -131,7 +131,8 @@ static bool outward(struct cart_relay *r, double now)
     }
 }
 
-/* Unread bytes would turn a close into a reset, which may overtake the answer. False: no more come. */
+/* Unread bytes would turn a close into a reset, which may overtake the answer. False: no more
+ * come. */
 static bool throw_away(const struct cart_relay *r)
 {
     char data[BLOCK];

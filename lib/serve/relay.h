@@ -1,6 +1,6 @@
 /* The way of a connection's bytes between a client's socket and libmicrohttpd, which has the other
- * end of a pair of sockets. What a client sends goes on as far as the gate lets it, one request at a
- * time: the next header waits in the client's socket until the answer before it is whole. What
+ * end of a pair of sockets. What a client sends goes on as far as the gate lets it, one request at
+ * a time: the next header waits in the client's socket until the answer before it is whole. What
  * comes back goes out as it is. Nothing is kept in between, so whoever stands still on one side is
  * felt on the other.
  *
@@ -22,8 +22,8 @@ struct cart_relay {
         stuck; /* since when the client takes nothing of what there is, or answered; 0: it takes */
 };
 
-/* Asked for each header: true lets it go in, and is then asked for the next one; after false pump is
- * to be called again when that may have changed. */
+/* Asked for each header: true lets it go in, and is then asked for the next one; after false pump
+ * is to be called again when that may have changed. */
 typedef bool cart_relay_begin_fn(void *ctx, struct cart_relay *r);
 
 /* Moves what can be moved, both ways; to be called after every event of either descriptor

@@ -1,8 +1,8 @@
 /* The engine behind the server. One thread of its own runs the model; requests are plain structs
  * that any thread submits and cancels; what happens to them comes back as events. New requests join
  * between steps, prompts go in pieces so that answers under way keep flowing, and keys and values
- * live in pages that conversations share (engine/pages.h). Requests start in order; a further choice
- * starts behind those that wait and have none at work.
+ * live in pages that conversations share (engine/pages.h). Requests start in order; a further
+ * choice starts behind those that wait and have none at work.
  *
  * An answer is a function of its request alone: cartridges, prompt, sampling, seed, choice. What
  * was cached, what ran beside it, what was drafted, cancelled or evicted changes no byte of it.
@@ -69,7 +69,7 @@ int cart_scheduler_kv(const struct cart_scheduler *s);         /* type of its ro
 
 enum cart_event_type {
     CART_EVENT_START,  /* the prompt is about to be computed: cached is known. Once a request. */
-    CART_EVENT_PROMPT, /* one prompt token and its logprob; choice 0 only, in order, before others */
+    CART_EVENT_PROMPT, /* a prompt token and its logprob; choice 0 only, in order, before others */
     CART_EVENT_TOKEN,  /* one token of a choice */
     CART_EVENT_FINISH, /* a choice has ended: finish says why. The token that stopped it was no
                           CART_EVENT_TOKEN. */
@@ -194,7 +194,7 @@ struct cart_scheduler_counts {
 };
 void cart_scheduler_counts(struct cart_scheduler *s, struct cart_scheduler_counts *out);
 
-/* The plain text that an embedding's ends with, tokenised together with it: a question for its topic. */
+/* Plain text that an embedding's ends with, tokenised with it: a question for its topic. */
 const char *cart_serve_topic_suffix(void);
 
 #endif

@@ -38,8 +38,8 @@ static size_t common(const uint32_t *a, const uint32_t *b, size_t n)
     return i;
 }
 
-/* Streams that share rows stand side by side, so that the attention reads these once; one with fewer
- * of them before those that go on from there. */
+/* Streams that share rows stand side by side, so that the attention reads these once; one with
+ * fewer of them before those that go on from there. */
 static int by_rows(const void *a, const void *b)
 {
     const struct slot *x = *(const struct slot *const *)a;

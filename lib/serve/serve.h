@@ -49,8 +49,8 @@ struct cart_serve_options {
     void *ctx;
 };
 
-/* Lets this process have as many descriptors as it may: each connection takes three and each cartridge
- * one. Before cartridges are opened. */
+/* Lets this process have as many descriptors as it may: each connection takes three and each
+ * cartridge one. Before cartridges are opened. */
 void cart_serve_raise_descriptors(void);
 
 /* Binds the listeners (also those of $LISTEN_FDS). All pointers are borrowed until cart_serve_free,
@@ -69,7 +69,8 @@ void cart_serve_free(struct cart_serve *s);
 void cart_serve_stop(struct cart_serve *s);
 void cart_serve_reload(struct cart_serve *s);
 
-/* Where the first TCP listener is, as a URL has it: "127.0.0.1:8765", "[::1]:8765"; "" without one. */
+/* Where the first TCP listener is, as a URL has it: "127.0.0.1:8765", "[::1]:8765"; "" without
+ * one. */
 const char *cart_serve_address(const struct cart_serve *s);
 
 #endif

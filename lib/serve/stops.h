@@ -1,6 +1,7 @@
-/* Stop strings in a text that comes in pieces: nothing of a stop string is ever shown, everything
- * before it is, and what only looked like the beginning of one is shown as soon as that is known.
- * Time is linear in the text, however much of a stop string repeats itself. Internal to the room. */
+/* Stop strings in a text that comes in pieces: nothing of a stop string is ever shown,
+ * everything before it is, and what only looked like the beginning of one is shown as soon as
+ * that is known. Time is linear in the text, however much of a stop string repeats itself.
+ * Internal to the room. */
 #ifndef CART_SERVE_STOPS_H
 #define CART_SERVE_STOPS_H
 
@@ -24,8 +25,8 @@ struct cart_stop_scan {
     size_t steps;                  /* bytes compared so far */
 };
 
-/* Appends to out what may be shown after n more bytes. *hit: a stop string has come, the one that is
- * whole first, of several the longest, however the text was cut; out ends before it, and what
+/* Appends to out what may be shown after n more bytes. *hit: a stop string has come, the one that
+ * is whole first, of several the longest, however the text was cut; out ends before it, and what
  * followed is dropped: the scan ends here. */
 int cart_stop_push(struct cart_stop_scan *s, const struct cart_stops *stops, const char *text,
                    size_t n, struct cart_buf *out, bool *hit, struct cart_err *err) CART_MUST_USE;

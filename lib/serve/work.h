@@ -1,7 +1,7 @@
-/* Threads that run what takes longer than libmicrohttpd's thread or the scheduler's may: two workers
- * for parsing, the ends of answers and listings, and the loader, which alone reads files whole, so
- * that no worker waits for a disk. Each kind runs its jobs in the order in which they came; one that
- * waits for a place with the scheduler waits aside. Internal to the room.
+/* Threads that run what takes longer than libmicrohttpd's thread or the scheduler's may: two
+ * workers for parsing, the ends of answers and listings, and the loader, which alone reads files
+ * whole, so that no worker waits for a disk. Each kind runs its jobs in the order in which they
+ * came; one that waits for a place with the scheduler waits aside. Internal to the room.
  *
  * Every function may be called from any thread, but for new, end and free. */
 #ifndef CART_SERVE_WORK_H

@@ -10,8 +10,8 @@
  * same documents, else CART_EMATCH: conversations, targets: documents once, then the conversations,
  * whose n must rise from file to file. Where HEAD has "shard" ([first, end) of n) the ranges must
  * follow each other; without it a gap between two files is CART_EMATCH unless gaps is set. tokens:
- * the documents of all, numbered anew. rounds, metrics: the records of all. 0; 1 where HEAD says that
- * they are not the whole run, but a shard of it still. */
+ * the documents of all, numbered anew. rounds, metrics: the records of all. 0; 1 where HEAD says
+ * that they are not the whole run, but a shard of it still. */
 int cart_stream_join(const char *const *paths, size_t n_paths, int fd, const char *out, int level,
                      bool gaps, struct cart_err *err) CART_MUST_USE;
 

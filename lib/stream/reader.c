@@ -111,9 +111,9 @@ static int read_stored(struct cart_stream_reader *r, struct cart_buf *b, size_t 
     return 0;
 }
 
-/* The largest window, as a power of two, that a record of so many bytes may ask for: it costs memory
- * that a few compressed bytes can claim. RFC 8878 expects of any decoder 2^23; 2^27 is the most that
- * zstd takes unasked. */
+/* The largest window, as a power of two, that a record of so many bytes may ask for: it costs
+ * memory that a few compressed bytes can claim. RFC 8878 expects of any decoder 2^23; 2^27 is the
+ * most that zstd takes unasked. */
 static int window_log(uint64_t raw)
 {
     int log = WINDOW_LOG_MIN;

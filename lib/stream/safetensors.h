@@ -62,8 +62,8 @@ const char *cart_st_dtype_name(enum cart_st_dtype t);
 size_t cart_st_dtype_size(enum cart_st_dtype t);
 int cart_st_dtype_find(const char *name); /* enum cart_st_dtype, or -1 for a name that is none */
 
-/* XXH3-128 over the data of n tensors in their order, in hexadecimal: of all tensors of an image, over
- * the bytes behind its header. */
+/* XXH3-128 over the data of n tensors in their order, in hexadecimal: of all tensors of an image,
+ * over the bytes behind its header. */
 int cart_st_digest(const struct cart_st_tensor *tensors, size_t n, char out[33],
                    struct cart_err *err) CART_MUST_USE;
 

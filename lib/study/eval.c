@@ -431,8 +431,8 @@ static bool agree(const json_t *a, const json_t *b, const char *const *keys, siz
     return true;
 }
 
-/* 1 where the same maker gave both the same first rows: the first cartridge already has its untrained arm. Else 0;
- * CART_ESYS: no memory. */
+/* 1 where the same maker gave both the same first rows: the first cartridge already has its
+ * untrained arm. Else 0; CART_ESYS: no memory. */
 static int same_start(const struct cart_cartridge *a, const struct cart_cartridge *b,
                       struct cart_err *err)
 {

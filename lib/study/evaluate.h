@@ -9,8 +9,8 @@
 
 struct cart_evaluator;
 
-/* tokens: held at a time, a bound on memory (a longer conversation goes alone; a short one counts as
- * the memory of its rows does, in whole blocks). */
+/* tokens: held at a time, a bound on memory (a longer conversation goes alone; a short one counts
+ * as the memory of its rows does, in whole blocks). */
 int cart_evaluator_new(struct cart_evaluator **out, const struct cart_model *m, size_t tokens,
                        struct cart_err *err) CART_MUST_USE;
 void cart_evaluator_free(struct cart_evaluator *e);

@@ -169,8 +169,8 @@ static int build(struct cart_question *q, const struct line *l, const struct car
     return r < 0 ? r : check_distinct(q, what, err);
 }
 
-/* A document's path, with or without the line that a document of a JSON Lines file has behind it, or
- * its end after a slash. */
+/* A document's path, with or without the line that a document of a JSON Lines file has behind it,
+ * or its end after a slash. */
 static bool path_fits(const char *path, const char *wanted)
 {
     size_t n = strlen(path), k = strlen(wanted), line = n;

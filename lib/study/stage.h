@@ -35,11 +35,11 @@ struct cart_stage {
 int cart_stage_peek(const char *path, size_t *conversations, uint64_t *next_n,
                     struct cart_err *err) CART_MUST_USE;
 
-/* m, borrowed like corpus, is what the conversations are made with. path NULL or "-": standard output,
- * refused when it is a terminal. head: as for
- * cart_stream_create. resume: goes on from FILE.part where there is one: its HEAD and documents
- * must be those of this run (CART_EMATCH). CART_EAGAIN: another process is writing FILE.part.
- * Writes the documents that are not there yet. */
+/* m, borrowed like corpus, is what the conversations are made with. path NULL or "-": standard
+ * output, refused when it is a terminal. head: as for cart_stream_create. resume: goes on from
+ * FILE.part where there is one: its HEAD and documents must be those of this run (CART_EMATCH).
+ * CART_EAGAIN: another process is writing FILE.part. Writes the documents that are not there
+ * yet. */
 int cart_stage_open(struct cart_stage *s, const struct cart_model *m, const char *path,
                     const json_t *head, int level, bool resume, const struct cart_corpus *corpus,
                     struct cart_err *err) CART_MUST_USE;

@@ -44,8 +44,8 @@ int cart_teacher_push(struct cart_teacher *t, struct cart_conversation *c,
                       struct cart_err *err) CART_MUST_USE;
 int cart_teacher_flush(struct cart_teacher *t, struct cart_err *err) CART_MUST_USE;
 
-/* Memory beside the engine's and its cache, at most: of n conversations of up to longest tokens each,
- * whose context turns have so many rows that the cache does not keep. */
+/* Memory beside the engine's and its cache, at most: of n conversations of up to longest tokens
+ * each, whose context turns have so many rows that the cache does not keep. */
 size_t cart_teacher_bytes(const struct cart_model *m, size_t n, size_t longest, size_t rows);
 
 /* The options as the history of a stream states them. New reference. */

@@ -125,8 +125,8 @@ static json_t *make_history(struct run *t, bool whole, struct cart_err *err)
     return history;
 }
 
-/* Whether metadata are of rows that were saved on the way: the last entry of their history is of this
- * tool, without the digest of a whole stream. */
+/* Whether metadata are of rows that were saved on the way: the last entry of their history is of
+ * this tool, without the digest of a whole stream. */
 static bool is_unfinished(const json_t *metadata)
 {
     const char *text = json_string_value(json_object_get(metadata, "cart.history"));
@@ -566,7 +566,8 @@ static struct cart_train_plan plan_of(const struct run *t)
 /* Seconds of a step beyond which an evaluation is not tried, but reckoned from the step. */
 #define CALIBRATION 3.0
 
-/* The time of an evaluation in steps: it goes forward alone, a third of the work, over its own tokens. */
+/* The time of an evaluation in steps: it goes forward alone, a third of the work, over its own
+ * tokens. */
 static double forward_share(const struct run *t)
 {
     double step = 1, held = 0;
@@ -610,8 +611,8 @@ static int calibrate(struct run *t, struct cart_train_plan *p, struct cart_err *
     return r;
 }
 
-/* The metrics first: where the cartridge is, nobody runs again for them. Only then may what it could
- * be remade from go, the state last. */
+/* The metrics first: where the cartridge is, nobody runs again for them. Only then may what it
+ * could be remade from go, the state last. */
 static int publish(struct run *t, struct cart_err *err)
 {
     int r = cart_model_unchanged(t->m, err);

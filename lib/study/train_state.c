@@ -193,8 +193,8 @@ static int check_digests(const struct cart_st *st, const char *what, struct cart
     return r;
 }
 
-/* Where a run of that identity can be: it has taken a group a step, and what it has not read it took
- * only of a stream that had ended. */
+/* Where a run of that identity can be: it has taken a group a step, and what it has not read it
+ * took only of a stream that had ended. */
 static int check_place(const struct cart_train_state *s, const json_t *identity, const char *what,
                        struct cart_err *err)
 {
@@ -247,7 +247,8 @@ static int check_line(const char *line, size_t n, uint64_t *step, bool *held, co
     return r;
 }
 
-/* Whether the lines are those of a run that is at step: each step in turn, with evaluations between. */
+/* Whether the lines are those of a run that is at step: each step in turn, with evaluations
+ * between. */
 static int check_metrics(const struct cart_st_tensor *lines, uint64_t step, const char *what,
                          struct cart_err *err)
 {

@@ -34,9 +34,9 @@
  * - forward: p is rounded to bf16 before it is summed, so that weights are divided by the sum of
  *   themselves. o: pairs of keys by logical index.
  * - delta: of dout as rounded, which dp is of too, and out as it is.
- * - dq: pairs of keys, of ds and k. dk, dv: pairs of rows of the item, of ds and q, p and dout; row r
- *   is query r / G, head r % G in its group of G = H / HK. So queries cut into several calls give
- *   the same bits where each but the last has an even number of rows.
+ * - dq: pairs of keys, of ds and k. dk, dv: pairs of rows of the item, of ds and q, p and dout;
+ *   row r is query r / G, head r % G in its group of G = H / HK. So queries cut into several calls
+ *   give the same bits where each but the last has an even number of rows.
  * - of a pair whose one part is not seen, that part counts as two zeros; a pair that is not seen at
  *   all does not count.
  * All else is as above.
@@ -56,13 +56,13 @@
 #define CART_ATTN_SPAN 512
 #define CART_ATTN_HEAD_MAX 1024 /* widest head */
 
-/* Keys and values in place, F32, F16 or BF16, in one of two layouts.
- * By rows: row i is [HK, DH], stride values (>= HK * DH) behind row i - 1.
- * Blocked, which a forward reads without a copy or a transposition: stride values from one KV head
- * to the next; row i has place skip + i of its head, skip < CART_ATTN_BLOCK. Values are [place, DH];
- * keys are blocks of CART_ATTN_BLOCK places, [DH, CART_ATTN_BLOCK] each, so that keys stand side by
- * side. To be read in place, skip must be the logical index of the first row mod CART_ATTN_BLOCK.
- * Places without a row are read, but count for nothing, whatever they hold. */
+/* Keys and values in place, F32, F16 or BF16, in one of two layouts. By rows: row i is [HK, DH],
+ * stride values (>= HK * DH) behind row i - 1. Blocked, which a forward reads without a copy or a
+ * transposition: stride values from one KV head to the next; row i has place skip + i of its head,
+ * skip < CART_ATTN_BLOCK. Values are [place, DH]; keys are blocks of CART_ATTN_BLOCK places, [DH,
+ * CART_ATTN_BLOCK] each, so that keys stand side by side. To be read in place, skip must be the
+ * logical index of the first row mod CART_ATTN_BLOCK. Places without a row are read, but count for
+ * nothing, whatever they hold. */
 struct cart_kv_segment {
     const void *k, *v;
     size_t rows, stride;
@@ -101,9 +101,9 @@ void cart_attention_forward(const struct cart_attn_item *items, size_t n,
 void cart_attention_forward_ref(enum cart_precision precision, const struct cart_attn_item *items,
                                 size_t n, const struct cart_attn_dims *d);
 
-/* Gradients of one item. The segments must be F32 by rows here. dk/dv [rows, HK, DH] parallel to the item's
- * segments, dense (stride HK * DH); a NULL entry means that gradient is not wanted. Adds into dq,
- * dk, dv. Different items of one call must not share dk/dv buffers. */
+/* Gradients of one item. The segments must be F32 by rows here. dk/dv [rows, HK, DH] parallel to
+ * the item's segments, dense (stride HK * DH); a NULL entry means that gradient is not wanted. Adds
+ * into dq, dk, dv. Different items of one call must not share dk/dv buffers. */
 struct cart_attn_grad {
     const float *dout; /* [T, H, DH], rows lddo apart */
     float *dq;         /* [T, H, DH], rows lddq apart */

@@ -94,8 +94,8 @@ static void group_bands(struct backward_state *b, size_t n)
     }
 }
 
-/* out [BLOCK][DHp] += transposed(coef [n][BLOCK]) . vec [n][DHp], both cells across the n rows, each
- * key over the rows that see it. */
+/* out [BLOCK][DHp] += transposed(coef [n][BLOCK]) . vec [n][DHp], both cells across the n rows,
+ * each key over the rows that see it. */
 static void keys_add(struct backward_state *b, float *out, const float *coef, const float *vec)
 {
     for (size_t j = 0; j < BLOCK; j += TILE_ROWS) {

@@ -1,6 +1,6 @@
-/* What a backward unit keeps, and how it comes in and goes out: gradients of a block of keys, rows of a
- * chunk. Included once by each attention variant through attention_backward_impl.h; a fragment of
- * code, not an interface. */
+/* What a backward unit keeps, and how it comes in and goes out: gradients of a block of keys, rows
+ * of a chunk. Included once by each attention variant through attention_backward_impl.h; a fragment
+ * of code, not an interface. */
 #ifndef CART_TENSOR_ATTENTION_BACKWARD_STATE_IMPL_H
 #define CART_TENSOR_ATTENTION_BACKWARD_STATE_IMPL_H
 
@@ -25,8 +25,8 @@ struct backward_state {
     float *dq;                     /* [n_rows][DHp] */
     float *m, *inverse, *delta;    /* [n_rows] */
 
-    /* The group: rows i .. of the chunk. Scores and dout . v become cells across the rows of p and of
-     * ds, those of VALUES rows in the place of the first. */
+    /* The group: rows i .. of the chunk. Scores and dout . v become cells across the rows of p and
+     * of ds, those of VALUES rows in the place of the first. */
     float *s, *dp;   /* [GROUP_BACK][BLOCK] */
     float *ds_along; /* [GROUP_BACK][BLOCK / VALUES]: ds again, as cells along it */
     size_t lo[GROUP_BACK], hi[GROUP_BACK]; /* keys of the block that a row sees */
@@ -86,8 +86,8 @@ static void block_gradients(struct backward_state *b, struct cursor *c, size_t f
     }
 }
 
-/* Where row i of the chunk has its DH values in an array of queries and heads, rows ld apart; without
- * base behind the last. */
+/* Where row i of the chunk has its DH values in an array of queries and heads, rows ld apart;
+ * without base behind the last. */
 static struct source row_of_chunk(const struct backward_state *b, size_t i, const float *x,
                                   size_t ld)
 {

@@ -1,5 +1,6 @@
-/* Tiles over as many keys and columns as there are, where each row may see keys of its own. Included
- * once by each attention variant through attention_impl.h; a fragment of code, not an interface. */
+/* Tiles over as many keys and columns as there are, where each row may see keys of its own.
+ * Included once by each attention variant through attention_impl.h; a fragment of code, not an
+ * interface. */
 #ifndef CART_TENSOR_ATTENTION_BANDS_IMPL_H
 #define CART_TENSOR_ATTENTION_BANDS_IMPL_H
 
@@ -77,8 +78,8 @@ static void sum_values(size_t n, const struct sum_args *a, size_t DHp, size_t x0
         sum_part(n, a, DHp, x1 / VALUES, false);
 }
 
-/* The same where row i takes only values in [lo[i], hi[i]): the cells that all rows share as a tile,
- * the rims row by row. */
+/* The same where row i takes only values in [lo[i], hi[i]): the cells that all rows share as a
+ * tile, the rims row by row. */
 static void sum_banded(size_t n, const struct sum_args *a, size_t DHp, const size_t *lo,
                        const size_t *hi)
 {

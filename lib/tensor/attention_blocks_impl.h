@@ -25,8 +25,8 @@ static void copy_along(struct reading *r, bool values, float *out)
     memset(out + r->n * DHc, 0, (BLOCK - r->n) * DHc * sizeof(float));
 }
 
-/* Copies keys by rows, or values, to the cells across them, [BLOCK / VALUES][DHp], zeros where there
- * are none. */
+/* Copies keys by rows, or values, to the cells across them, [BLOCK / VALUES][DHp], zeros where
+ * there are none. */
 static void copy_across(struct reading *r, bool values, float *out)
 {
     size_t DHp = cart_attn_padded(r->d->DH), j = 0, ld;
@@ -66,8 +66,8 @@ static void block_transpose(float *out, struct source rows, size_t ld, size_t DH
         }
 }
 
-/* The cells of n keys that stand side by side as values, BLOCK apart; odd heads have a last cell that
- * is half zero. */
+/* The cells of n keys that stand side by side as values, BLOCK apart; odd heads have a last cell
+ * that is half zero. */
 static void columns_along(float *kt, const struct source *keys, size_t n, size_t DH)
 {
     float line[BLOCK] = {0};
@@ -119,8 +119,8 @@ static struct source columns_in_place(struct reading *r)
                            s->dtype};
 }
 
-/* The keys side by side, [DHc][BLOCK]: in place where they lie so, cells or, where any is set, of any
- * type; else in copy. rows [BLOCK][DHc] is scratch. */
+/* The keys side by side, [DHc][BLOCK]: in place where they lie so, cells or, where any is set, of
+ * any type; else in copy. rows [BLOCK][DHc] is scratch. */
 static struct source keys_side_by_side(struct reading *r, bool any, float *copy, float *rows)
 {
     size_t DHc = cells_padded(r->d->DH), ld = DHc;

@@ -33,7 +33,8 @@ static void group_maxima(float *s, size_t n, const size_t *lo, const size_t *hi,
     }
 }
 
-/* Scores become cells along p; sum[i] is the sum of what these hold, in the order of the contract. */
+/* Scores become cells along p; sum[i] is the sum of what these hold, in the order of the
+ * contract. */
 static void group_exponentials(float *s, size_t n, const float *m_new, float *sum)
 {
     for (size_t i = 0; i < n; i++, s += BLOCK) {

@@ -1,6 +1,6 @@
-/* Where keys, values and rows come from, and how sixteen of them are read: as values or as the cells
- * of the class. Included once by each attention variant through attention_impl.h; a fragment of
- * code, not an interface. */
+/* Where keys, values and rows come from, and how sixteen of them are read: as values or as the
+ * cells of the class. Included once by each attention variant through attention_impl.h; a fragment
+ * of code, not an interface. */
 #ifndef CART_TENSOR_ATTENTION_SOURCES_IMPL_H
 #define CART_TENSOR_ATTENTION_SOURCES_IMPL_H
 
@@ -80,8 +80,8 @@ static inline struct lanes lanes_load_some(int type, const void *base, size_t at
     return lanes_load_as(type, rest, 0);
 }
 
-/* The cells at .. at + LANES - 1 of base; those across values of a type have a row at `at` and, where
- * a cell holds two, one `step` behind it. */
+/* The cells at .. at + LANES - 1 of base; those across values of a type have a row at `at` and,
+ * where a cell holds two, one `step` behind it. */
 CART_ALWAYS_INLINE struct lanes cells_load(const int type, const void *base, size_t at, size_t step)
 {
     if (type == CELLS)

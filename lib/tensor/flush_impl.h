@@ -1,5 +1,6 @@
 /* Results of the bf16 class are flushed: the control register does it for every path alike, as
- * VDPBF16PS does on its own. values is that of the kernels: those of a cell. Private to lib/tensor. */
+ * VDPBF16PS does on its own. values is that of the kernels: those of a cell. Private to
+ * lib/tensor. */
 #ifndef CART_TENSOR_FLUSH_IMPL_H
 #define CART_TENSOR_FLUSH_IMPL_H
 

@@ -58,8 +58,8 @@ struct cart_product {
     bool add;
 };
 
-/* n >= 1 products, all of the same K, each with the bits of its own cart_matmul_forward, at once. No
- * y may overlap another or x. */
+/* n >= 1 products, all of the same K, each with the bits of its own cart_matmul_forward, at once.
+ * No y may overlap another or x. */
 void cart_matmul_products(const struct cart_product *products, size_t n, const float *x, size_t ldx,
                           size_t M, struct cart_pool *pool);
 

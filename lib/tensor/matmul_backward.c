@@ -1,8 +1,8 @@
 /* dx = dy . W, or +=, over weights in their own encoding; see matmul.h for the order.
  *
- * A unit is a range of columns of W by a range of rows; blocks of rows of W are widened in ascending
- * order, and each block continues the chains that dx holds; the first begins them where nothing is
- * added to. */
+ * A unit is a range of columns of W by a range of rows; blocks of rows of W are widened in
+ * ascending order, and each block continues the chains that dx holds; the first begins them where
+ * nothing is added to. */
 #include "tensor/matmul_impl.h"
 #include "tensor/matmul_kernels.h"
 #include "tensor/matmul_split_impl.h"

@@ -1,6 +1,6 @@
-/* Backward tiles of the matrix products for AVX-512: six rows by four registers of columns. Included
- * once for each precision behind matmul_avx512_impl.h, whose chain it takes. One fragment of code,
- * not an interface. */
+/* Backward tiles of the matrix products for AVX-512: six rows by four registers of columns.
+ * Included once for each precision behind matmul_avx512_impl.h, whose chain it takes. One fragment
+ * of code, not an interface. */
 #ifndef CART_TENSOR_MATMUL_BACKWARD_AVX512_IMPL_H
 #define CART_TENSOR_MATMUL_BACKWARD_AVX512_IMPL_H
 #ifdef __AVX512F__

@@ -1,10 +1,10 @@
 /* y = x . W^T over weights in their own encoding; see matmul.h for the order.
  *
- * x is packed into tiles first. A unit is a range of rows of a W by a range of rows of x. Its rows of
- * W are widened once, into panels that stay in the second-level cache; tiles of a few rows of x stay
- * in the first-level cache and meet every panel. One row of x (decoding) goes another way: weights
- * are widened into registers and used at once. Units that follow one another are of the same worker,
- * so that it reads weights on from where it has fetched them. */
+ * x is packed into tiles first. A unit is a range of rows of a W by a range of rows of x. Its rows
+ * of W are widened once, into panels that stay in the second-level cache; tiles of a few rows of x
+ * stay in the first-level cache and meet every panel. One row of x (decoding) goes another way:
+ * weights are widened into registers and used at once. Units that follow one another are of the
+ * same worker, so that it reads weights on from where it has fetched them. */
 #include "tensor/matmul_impl.h"
 #include "tensor/matmul_kernels.h"
 #include "tensor/matmul_split_impl.h"

@@ -176,7 +176,8 @@ static int choose(struct cart_chat *c, const char *text, size_t n, const char *n
     return 0;
 }
 
-/* The control tokens of the profile, each one token of the vocabulary; code where that lacks one. */
+/* The control tokens of the profile, each one token of the vocabulary; code where that lacks
+ * one. */
 static int check_controls(const struct cart_chat *c, int code, struct cart_err *err)
 {
     const char *const texts[] = {c->profile->open, c->profile->opened, c->profile->end};
@@ -319,7 +320,8 @@ size_t cart_chat_strip_thinking(const struct cart_chat *c, uint32_t *ids, size_t
     return inside ? opened : kept;
 }
 
-/* One of the roles that templates know; a client's developer is what they call system. NULL: none. */
+/* One of the roles that templates know; a client's developer is what they call system. NULL:
+ * none. */
 static const char *known_role(const json_t *v)
 {
     static const char *const roles[] = {"system", "user", "assistant", "tool"};

@@ -18,8 +18,8 @@ extern const uint32_t
     cart_unicode_ranges[]; /* [cart_unicode_n_ranges] of first << 8 | class, rising */
 extern const size_t cart_unicode_n_ranges;
 
-/* A table [CART_UNICODE_MAX] of classes, one byte a code point; the caller's to free. NULL when out of
- * memory. */
+/* A table [CART_UNICODE_MAX] of classes, one byte a code point; the caller's to free. NULL when out
+ * of memory. */
 unsigned char *cart_unicode_classes(void);
 
 /* Length of the well-formed UTF-8 sequence at p (end is one past the text, p < end) and its code

@@ -16,12 +16,12 @@ static const char *const end_markers[] = {
     "<|end|>",       "<end_of_turn>", "<|return|>", "<|call|>",   "<|end_of_turn|>",
 };
 
-/* Entries that are looked up together: what each touches in a table far larger than the cache is asked
- * for before any is waited for. */
+/* Entries that are looked up together: what each touches in a table far larger than the cache is
+ * asked for before any is waited for. */
 #define AHEAD 16
 
-/* n <= 8 bytes as a number that, with n, no other bytes give: two loads, where memcpy and memcmp of a
- * length that only the string knows are calls. */
+/* n <= 8 bytes as a number that, with n, no other bytes give: two loads, where memcpy and memcmp of
+ * a length that only the string knows are calls. */
 static inline uint64_t word_of(const unsigned char *p, size_t n)
 {
     uint32_t first, last;

@@ -4,11 +4,11 @@
  *
  * One line for each: the time at the least and the greatest size, the exponent that fits the upper
  * half of the sizes (time ~ size^exponent), and the same for memory. Attention asks for the square
- * of the tokens, everything else for no more than proportion: what exceeds its exponent by more than
- * MARGIN is marked, and the exit status is 1. Every point is a process of its own, so that its
- * anonymous memory is its own (of cart-tokenize: all its memory), with one thread, whose CPU time is
- * taken; the model is a small random one (build/bench), whose attention
- * weighs more than a large one's. */
+ * of the tokens, everything else for no more than proportion: what exceeds its exponent by more
+ * than MARGIN is marked, and the exit status is 1. Every point is a process of its own, so that its
+ * anonymous memory is its own (of cart-tokenize: all its memory), with one thread, whose CPU time
+ * is taken; the model is a small random one (build/bench), whose attention weighs more than a large
+ * one's. */
 #define _GNU_SOURCE /* wait4 */
 #include "base/clock.h"
 #include "base/cpu.h"

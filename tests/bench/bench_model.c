@@ -4,10 +4,11 @@
  *   bench_model [+bf16] --serve MODEL.gguf      answers each line, a workload, with
  *                                               "SECONDS VALUE" (for peers/)
  *   bench_model [+bf16] --memory WORKLOAD MODEL.gguf
- *   bench_model --models                        names of the models that there are without one named
+ *   bench_model --models                        names of the models that there are without one
+ *                                               named
  *
- * +bf16: the bf16 class, against the peak of VDPBF16PS. Workloads are those of helper/workload.h; by
- * default all of them, each REPEATS (5) times after one that does not count, in turns, with the
+ * +bf16: the bf16 class, against the peak of VDPBF16PS. Workloads are those of helper/workload.h;
+ * by default all of them, each REPEATS (5) times after one that does not count, in turns, with the
  * limits measured in every round: shares are of the limits of the same round. Given are medians
  * with the least and the most. Then for each memory workload the anonymous memory of a process that
  * does only that. Without models: the demo model if it was fetched, and random files of

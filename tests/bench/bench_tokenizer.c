@@ -3,9 +3,9 @@
  *   bench_tokenizer [MiB [MODEL.gguf]]
  *
  * Splits and merges so much text (100 MiB by default) in documents of a mebibyte, with the
- * vocabulary of the model, by default the demo model if it was fetched, else one of the tiny ones. The
- * texts: prose, words of this repository's README in random order; code-like lines; CJK; one run of
- * a single letter. CPU time of the process. The ids of each text's first document are
+ * vocabulary of the model, by default the demo model if it was fetched, else one of the tiny ones.
+ * The texts: prose, words of this repository's README in random order; code-like lines; CJK; one
+ * run of a single letter. CPU time of the process. The ids of each text's first document are
  * decoded and compared with it. */
 #include "base/clock.h"
 #include "base/io.h"

@@ -1,5 +1,6 @@
-/* Replays saved inputs through one fuzz target, TAP on standard output: fuzz_NAME [FILE|DIR...], without arguments the
- * files of tests/fuzz/corpus/NAME and, where it is there, of the shared data set NAME-crafted. */
+/* Replays saved inputs through one fuzz target, TAP on standard output: fuzz_NAME [FILE|DIR...],
+ * without arguments the files of tests/fuzz/corpus/NAME and, where it is there, of the shared data
+ * set NAME-crafted. */
 #include "base/io.h"
 #include "fuzz/fuzz.h"
 

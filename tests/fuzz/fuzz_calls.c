@@ -1,5 +1,5 @@
-/* Tool calls as they come: the first byte sets the length of the pieces. However the text is cut, the same call comes
- * out, and the deltas are its arguments. */
+/* Tool calls as they come: the first byte sets the length of the pieces. However the text is cut,
+ * the same call comes out, and the deltas are its arguments. */
 #include "fuzz/fuzz.h"
 #include "serve/calls.h"
 

@@ -1,5 +1,6 @@
-/* Conversations through every chat profile: {"messages": [...], "tools": [...], "add_generation_prompt", "behind"}. The
- * ids spell what the template would write, and no message makes a control token. */
+/* Conversations through every chat profile: {"messages": [...], "tools": [...],
+ * "add_generation_prompt", "behind"}. The ids spell what the template would write, and no message
+ * makes a control token. */
 #include "fuzz/fuzz.h"
 #include "helper/vocab.h"
 #include "token/chat.h"

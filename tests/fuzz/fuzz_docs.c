@@ -1,5 +1,6 @@
-/* Documents: a first byte of options, then a file: text, JSON Lines, an archive, a compressed file. Every document is
- * UTF-8 (but for whole lines, which stand as they are) within the caps, with the digest of its bytes. */
+/* Documents: a first byte of options, then a file: text, JSON Lines, an archive, a compressed file.
+ * Every document is UTF-8 (but for whole lines, which stand as they are) within the caps, with the
+ * digest of its bytes. */
 #include "base/hash.h"
 #include "format/docs.h"
 #include "format/text.h"

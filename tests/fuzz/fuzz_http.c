@@ -1,5 +1,6 @@
-/* The gate before libmicrohttpd: what it lets in and refuses does not depend on how the bytes arrive, and what
- * it lets in are whole headers, whole lines and bodies. The first byte cuts the rest. */
+/* The gate before libmicrohttpd: what it lets in and refuses does not depend on how the bytes
+ * arrive, and what it lets in are whole headers, whole lines and bodies. The first byte cuts the
+ * rest. */
 #include "fuzz/fuzz.h"
 #include "serve/gate.h"
 

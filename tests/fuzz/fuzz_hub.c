@@ -1,6 +1,6 @@
-/* Directories of the hub: one JSON object whose members stand for the files of a directory (config, generation,
- * tokenizer_config, index; text: chat_template), beside weights and a tokenizer that are as they should be. A directory
- * is refused, or it is a model whose weights are all there. */
+/* Directories of the hub: one JSON object whose members stand for the files of a directory (config,
+ * generation, tokenizer_config, index; text: chat_template), beside weights and a tokenizer that
+ * are as they should be. A directory is refused, or it is a model whose weights are all there. */
 #include "base/json.h"
 #include "fuzz/fuzz.h"
 #include "helper/hub_write.h"

@@ -1,5 +1,5 @@
-/* JSON Lines to a stream or a safetensors image (cart-view --pack): what packs is whole, its records well-formed. What
- * they are to each other is for cart-view --check to judge. */
+/* JSON Lines to a stream or a safetensors image (cart-view --pack): what packs is whole, its
+ * records well-formed. What they are to each other is for cart-view --check to judge. */
 #include "fuzz/fuzz.h"
 #include "stream/kinds.h"
 #include "stream/listing.h"

@@ -1,4 +1,5 @@
-/* Models: metadata, weights, vocabulary and template of a GGUF file. What opens names every weight it has. */
+/* Models: metadata, weights, vocabulary and template of a GGUF file. What opens names every weight
+ * it has. */
 #include "fuzz/fuzz.h"
 #include "token/chat.h"
 #include "token/tokenizer.h"

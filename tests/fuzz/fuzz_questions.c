@@ -1,4 +1,5 @@
-/* Questions on a corpus, JSON Lines: what is read has options with tokens, and places inside the corpus. */
+/* Questions on a corpus, JSON Lines: what is read has options with tokens, and places inside the
+ * corpus. */
 #include "fuzz/fuzz.h"
 #include "stream/kinds.h"
 #include "study/questions.h"

@@ -1,5 +1,5 @@
-/* safetensors images: what is accepted can be read whole, built again, and listed with its values and packed back
- * without loss. */
+/* safetensors images: what is accepted can be read whole, built again, and listed with its values
+ * and packed back without loss. */
 #include "fuzz/fuzz.h"
 #include "stream/listing.h"
 #include "stream/safetensors.h"

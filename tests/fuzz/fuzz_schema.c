@@ -1,5 +1,6 @@
-/* JSON schemas compiled to constraints: {"schema": ..., "text": ..., "choices": ...}. A schema is refused, or its
- * automaton follows any text, masks agree with what may be fed, and an answer made of allowed tokens is JSON. */
+/* JSON schemas compiled to constraints: {"schema": ..., "text": ..., "choices": ...}. A schema is
+ * refused, or its automaton follows any text, masks agree with what may be fed, and an answer made
+ * of allowed tokens is JSON. */
 #include "engine/constraint.h"
 #include "fuzz/fuzz.h"
 #include "helper/vocab.h"

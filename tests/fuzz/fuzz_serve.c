@@ -1,5 +1,5 @@
-/* Bodies of requests: fields, messages, prompts, tools. Each is refused with a status of the client's and a message, or
- * becomes ids and limits within the model's. */
+/* Bodies of requests: fields, messages, prompts, tools. Each is refused with a status of the
+ * client's and a message, or becomes ids and limits within the model's. */
 #include "base/cpu.h"
 #include "fuzz/fuzz.h"
 #include "serve/prompt.h"

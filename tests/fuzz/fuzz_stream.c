@@ -1,10 +1,11 @@
-/* Record streams. Input that begins with the magic's first byte is a stream as it stands. Other input is a list of
- * records that this target frames and seals with the right checksums, counts and digest, so that what lies behind them
- * is reached: type[4], a byte of flags, three bytes of length, (where the flags say zstd) four bytes of the length
- * unpacked, the payload. The last record's END is added where the list has none.
+/* Record streams. Input that begins with the magic's first byte is a stream as it stands. Other
+ * input is a list of records that this target frames and seals with the right checksums, counts and
+ * digest, so that what lies behind them is reached: type[4], a byte of flags, three bytes of
+ * length, (where the flags say zstd) four bytes of the length unpacked, the payload. The last
+ * record's END is added where the list has none.
  *
- * What the listing accepts becomes text lines, packs again into a stream that lists the same, and the readers behind it
- * accept what they should. */
+ * What the listing accepts becomes text lines, packs again into a stream that lists the same, and
+ * the readers behind it accept what they should. */
 #include "base/hash.h"
 #include "fuzz/fuzz.h"
 #include "stream/listing.h"

@@ -1,5 +1,6 @@
-/* Text to ids: for each pre-tokenizer, nothing is lost, nothing becomes a control token unasked, ids are those of the
- * plainest possible merge loop, and the streaming decoder agrees with the whole one. */
+/* Text to ids: for each pre-tokenizer, nothing is lost, nothing becomes a control token unasked,
+ * ids are those of the plainest possible merge loop, and the streaming decoder agrees with the
+ * whole one. */
 #include "format/docs_impl.h"
 #include "fuzz/fuzz.h"
 #include "helper/vocab.h"

@@ -1,6 +1,6 @@
-/* tokenizer.json: {"tokenizer": the file, "rows": tokens of the embedding, "text": ...}. The 256 bytes are put into its
- * vocabulary where they are missing, so that small inputs reach far. A file is refused, or it is a vocabulary that
- * gives text back. */
+/* tokenizer.json: {"tokenizer": the file, "rows": tokens of the embedding, "text": ...}. The 256
+ * bytes are put into its vocabulary where they are missing, so that small inputs reach far. A file
+ * is refused, or it is a vocabulary that gives text back. */
 #include "base/json.h"
 #include "fuzz/fuzz.h"
 #include "helper/vocab.h"

@@ -1,7 +1,8 @@
-/* Vocabularies: the input is lines, each a letter and what it is about. "m a b" a merge (its result becomes a token
- * unless there is one), "t", "c", "u" an ordinary, control or user-defined token, "x" a text to be tokenised; the first
- * byte of all chooses the pre-tokenizer. The 256 bytes come first, but for those that a line "-" drops. A vocabulary is
- * refused, or it tokenises every text without loss. */
+/* Vocabularies: the input is lines, each a letter and what it is about. "m a b" a merge (its result
+ * becomes a token unless there is one), "t", "c", "u" an ordinary, control or user-defined token,
+ * "x" a text to be tokenised; the first byte of all chooses the pre-tokenizer. The 256 bytes come
+ * first, but for those that a line "-" drops. A vocabulary is refused, or it tokenises every text
+ * without loss. */
 #include "fuzz/fuzz.h"
 #include "helper/vocab.h"
 

@@ -1,4 +1,5 @@
-/* For tests: a cartridge written to a file, whole or not at all; arguments as cart_cartridge_write. */
+/* For tests: a cartridge written to a file, whole or not at all; arguments as
+ * cart_cartridge_write. */
 #ifndef CART_TESTS_HELPER_CARTRIDGE_SAVE_H
 #define CART_TESTS_HELPER_CARTRIDGE_SAVE_H
 

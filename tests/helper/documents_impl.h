@@ -1,7 +1,7 @@
-/* For tests of documents: each runs in a folder of its own, runs the iterator over files that it makes
- * and compares a transcript: "path=text" for a document, "!reason path: detail" for what was passed
- * over. Archives are made by libarchive. Whoever includes it has included cmocka; it is no unit of
- * its own, since programs without cmocka are linked with those. */
+/* For tests of documents: each runs in a folder of its own, runs the iterator over files that it
+ * makes and compares a transcript: "path=text" for a document, "!reason path: detail" for what was
+ * passed over. Archives are made by libarchive. Whoever includes it has included cmocka; it is no
+ * unit of its own, since programs without cmocka are linked with those. */
 #ifndef CART_TESTS_HELPER_DOCUMENTS_IMPL_H
 #define CART_TESTS_HELPER_DOCUMENTS_IMPL_H
 

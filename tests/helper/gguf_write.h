@@ -1,6 +1,6 @@
 /* Writes GGUF files for tests and benches: keys as given, tensors filled with small random numbers
- * (norms: around one) in any storage type. For programs that may end when something fails: every function prints and
- * exits. */
+ * (norms: around one) in any storage type. For programs that may end when something fails: every
+ * function prints and exits. */
 #ifndef CART_TEST_GGUF_WRITE_H
 #define CART_TEST_GGUF_WRITE_H
 

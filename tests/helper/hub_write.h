@@ -1,7 +1,6 @@
-/* Writes a GGUF model as a directory of the hub: config.json,
- * generation_config.json, tokenizer.json, tokenizer_config.json and SafeTensors, with llama's rows in
- * the order that the hub has. For programs that may end when something fails: every function prints
- * and exits. */
+/* Writes a GGUF model as a directory of the hub: config.json, generation_config.json,
+ * tokenizer.json, tokenizer_config.json and SafeTensors, with llama's rows in the order that the
+ * hub has. For programs that may end when something fails: every function prints and exits. */
 #ifndef CART_TEST_HUB_WRITE_H
 #define CART_TEST_HUB_WRITE_H
 

@@ -5,7 +5,8 @@
 
 #include "base/pool.h"
 
-/* Seconds, for differences: of the CPU where one thread works, so that other programs do not count. */
+/* Seconds, for differences: of the CPU where one thread works, so that other programs do not
+ * count. */
 double limit_now(const struct cart_pool *pool);
 
 double limit_fma(struct cart_pool *pool);  /* f32 FLOP/s of fused multiply-adds in registers, widest

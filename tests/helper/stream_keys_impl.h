@@ -1,6 +1,6 @@
-/* What streams for the tests of attention are made of: shapes, numbers, keys and values in segments of
- * any kind, and the class of compute. Included once through helper/streams_impl.h; a fragment of code,
- * not an interface. */
+/* What streams for the tests of attention are made of: shapes, numbers, keys and values in segments
+ * of any kind, and the class of compute. Included once through helper/streams_impl.h; a fragment of
+ * code, not an interface. */
 #ifndef CART_TEST_STREAM_KEYS_IMPL_H
 #define CART_TEST_STREAM_KEYS_IMPL_H
 

@@ -1,6 +1,6 @@
-/* Streams for the tests of attention: queries, what the definition makes of them, and the formula in
- * f64. Each test runs once for each class of compute.
- * One fragment of code, not an interface: the tests of the forward and of the backward share it. */
+/* Streams for the tests of attention: queries, what the definition makes of them, and the formula
+ * in f64. Each test runs once for each class of compute. One fragment of code, not an interface:
+ * the tests of the forward and of the backward share it. */
 #ifndef CART_TEST_STREAMS_IMPL_H
 #define CART_TEST_STREAMS_IMPL_H
 

@@ -8,7 +8,8 @@
  *   shared B P                 a step of B streams behind the same P rows
  *   decode-f16, shared-f16     the same with rows of 16 bits
  *   cartridge B P              the same behind a cartridge's rows, which lie as in its file
- *   teacher B T R              B conversations of T tokens, the 20 likeliest of the last R rows each
+ *   teacher B T R              B conversations of T tokens, the 20 likeliest of the last R rows
+ *                              each
  *   train B T P R              forward and backward of B conversations of T tokens behind P rows, R
  *                              supervised rows each, with 8 target entries
  *   recompute B T P R          the same, each layer run again on the way back

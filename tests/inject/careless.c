@@ -1,6 +1,7 @@
-/* Writes the file named "out" as the tools do, but for one fault, to see that sweep says so. The rename or the whole
- * output hides all of these until the computer stops.
- *   careless none|no-sync|sync-unheard|late-write|no-folder-sync|folder-unheard|close-unheard|cut-unheard */
+/* Writes the file named "out" as the tools do, but for one fault, to see that sweep says so. The
+ * rename or the whole output hides all of these until the computer stops.
+ *   careless none|no-sync|sync-unheard|late-write|no-folder-sync|folder-unheard|close-unheard|
+ *            cut-unheard */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdbool.h>

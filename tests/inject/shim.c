@@ -1,22 +1,25 @@
-/* A preloaded library that makes one call of a program fail, come short or be its last. It counts the calls of one
- * class from the start of main to its return (what libraries do before main is out of our hands), and acts at the
- * n-th. Calls that the C library makes inside itself, as stdio does, do not pass here.
+/* A preloaded library that makes one call of a program fail, come short or be its last. It counts
+ * the calls of one class from the start of main to its return (what libraries do before main is out
+ * of our hands), and acts at the n-th. Calls that the C library makes inside itself, as stdio does,
+ * do not pass here.
  *
  *   CART_INJECT        MODE:N, N from 1 on; 0 only counts
  *       alloc-once     memory, mappings, threads: the n-th is refused
  *       alloc-rest     the n-th and all after it
- *       io-fail        transfers, syncs, names, opens, closes: the n-th fails with an error of its kind
+ *       io-fail        transfers, syncs, names, opens, closes: the n-th fails, with an error of its
+ *                      kind
  *       io-short       transfers of more than one byte: the n-th moves half
  *       io-eintr       transfers: the n-th is interrupted by a signal that asks for nothing
  *       disk-full      what changes files: from the n-th on, all that needs room fails with ENOSPC
  *       kill-before    SIGKILL before the n-th change of a file
  *       kill-after     SIGKILL after it; a write has moved half by then
  *   CART_INJECT_COUNT  file that takes the number of points when main returns
- *   CART_INJECT_LOG    file that takes a line for each call that was made to fail, and of io-fail:0 for each that
- *                      changed a file: the point, the numbers of the file and of the folder where it gets a name, the
- *                      call
+ *   CART_INJECT_LOG    file that takes a line for each call that was made to fail, and of io-fail:0
+ *                      for each that changed a file: the point, the numbers of the file and of the
+ *                      folder where it gets a name, the call
  *   CART_INJECT_SLOW   milliseconds that every fsync takes longer
- *   CART_INJECT_NAMED  set: no file without a name can be opened, as on file systems that lack them */
+ *   CART_INJECT_NAMED  set: no file without a name can be opened, as on file systems that lack
+ *                      them */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>

@@ -1,17 +1,21 @@
-/* Runs a command once for every point at which a call of it can be made to fail (tests/inject/shim.c), and says what
- * went wrong after it: a signal, a status that is not documented, words that are not one line of the program, an
- * output that is neither whole nor what it was, litter, a lost state, a second run that does not end in the bytes of
- * a run without faults. Of a call whose failure shows in no file now, but in what a crash would leave, status 0 is
- * wrong; and so is a run that names a file before it is synced, or does not sync the folder after it.
+/* Runs a command once for every point at which a call of it can be made to fail
+ * (tests/inject/shim.c), and says what went wrong after it: a signal, a status that is not
+ * documented, words that are not one line of the program, an output that is neither whole nor what
+ * it was, litter, a lost state, a second run that does not end in the bytes of a run without
+ * faults. Of a call whose failure shows in no file now, but in what a crash would leave, status 0
+ * is wrong; and so is a run that names a file before it is synced, or does not sync the folder
+ * after it.
  *
- *   sweep [-k COUNT] -m MODE [-d START] [-i STDIN] [-o OUTPUT]... [-s STATE]... [-r ARGUMENT] [-x WORDS]
- *         [-n] -- COMMAND...
- *     -k  tries only the last COUNT points, where files are published, COUNT at even distances before them, and of
- *         io-fail all calls that sync a file
+ *   sweep [-k COUNT] -m MODE [-d START] [-i STDIN] [-o OUTPUT]... [-s STATE]... [-r ARGUMENT]
+ *         [-x WORDS] [-n] -- COMMAND...
+ *     -k  tries only the last COUNT points, where files are published, COUNT at even distances
+ *         before them, and of io-fail all calls that sync a file
  *     -d  folder whose files lie in the working folder before each run
- *     -o  a file that the command makes     -s  a file that may stay when it fails, and goes when it is done
+ *     -o  a file that the command makes
+ *     -s  a file that may stay when it fails, and goes when it is done
  *     -r  what the command is given when it is run again after a failure
- *     -x  how the words of a library begin that ends the process itself, with status 1, when it has no memory
+ *     -x  how the words of a library begin that ends the process itself, with status 1, when it
+ *         has no memory
  *     -n  no file without a name can be opened
  * Exit status 0: nothing wrong; the last line of standard output is "POINTS TRIED WRONG". */
 #define _GNU_SOURCE
@@ -317,9 +321,10 @@ static bool next_call(const char **at, struct call *c)
     return yes;
 }
 
-/* A failure must be said. Not among these calls: linkat, since a file without a name whose final one is taken gets a
- * temporary one; opening a file without a name, which some file systems lack; unlink, of which a lost result shows
- * as litter; closing what is synced already; all that read, since what they lack shows in the output. */
+/* A failure must be said. Not among these calls: linkat, since a file without a name whose final
+ * one is taken gets a temporary one; opening a file without a name, which some file systems lack;
+ * unlink, of which a lost result shows as litter; closing what is synced already; all that read,
+ * since what they lack shows in the output. */
 static bool must_be_said(const char *name)
 {
     static const char *const calls[] = {"write",    "fsync", "fdatasync", "ftruncate", "rename",
@@ -348,8 +353,8 @@ static bool syncs(const struct call *c)
     return strcmp(c->name, "fsync") == 0 || strcmp(c->name, "fdatasync") == 0;
 }
 
-/* What a crash right after a file got its name, or after the end, would leave: the file is synced since it was last
- * changed, before it gets a name and to the end, and its folder after. */
+/* What a crash right after a file got its name, or after the end, would leave: the file is synced
+ * since it was last changed, before it gets a name and to the end, and its folder after. */
 static void judge_order(struct sweep *s)
 {
     struct blob log = slurp("/", s->log + 1);

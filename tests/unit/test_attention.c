@@ -1,6 +1,6 @@
 /* Attention of both classes: every variant gives the bits of the definition, for any segments,
- * calls, company and threads; the definition agrees with f64; what a query does not see cannot touch
- * it. */
+ * calls, company and threads; the definition agrees with f64; what a query does not see cannot
+ * touch it. */
 #include "helper/streams_impl.h"
 
 /* Every variant, shape and number of threads; then the same keys in other segments. */

@@ -557,7 +557,8 @@ static void forgetting_changes_nothing(void **state)
     }
 }
 
-/* An answer through thousands of places, which an automaton of a bounded size cannot remember all. */
+/* An answer through thousands of places, which an automaton of a bounded size cannot remember
+ * all. */
 static void long_answers_have_no_limit_of_states(void **state)
 {
     (void)state;
@@ -614,8 +615,8 @@ static void work_has_a_budget(void **state)
     cart_constraint_free(c);
 }
 
-/* A copy begins where the grammar begins, whatever has come of the other, and neither costs the other
- * anything. */
+/* A copy begins where the grammar begins, whatever has come of the other, and neither costs the
+ * other anything. */
 static void copies_are_their_own(void **state)
 {
     (void)state;
@@ -640,8 +641,8 @@ static void copies_are_their_own(void **state)
     }
 }
 
-/* anyOf of n strings, each with another bound, over the vocabulary of the day: how many of its first
- * tokens have a mask. */
+/* anyOf of n strings, each with another bound, over the vocabulary of the day: how many of its
+ * first tokens have a mask. */
 static size_t strings_side_by_side(size_t n, size_t tokens)
 {
     struct cart_err err = {0};

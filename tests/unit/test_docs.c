@@ -1,4 +1,5 @@
-/* Documents in: files, directories, JSON Lines, standard input; archives are test_docs_archive.c. */
+/* Documents in: files, directories, JSON Lines, standard input; archives are
+ * test_docs_archive.c. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

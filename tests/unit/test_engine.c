@@ -212,8 +212,8 @@ static void test_prefix(void **state)
     cart_pool_free(pool);
 }
 
-/* Streams whose next tokens are guessed, by an index that is right, wrong, or right for a while: the
- * same tokens and the same rows as without, in fewer steps where guesses were right. */
+/* Streams whose next tokens are guessed, by an index that is right, wrong, or right for a while:
+ * the same tokens and the same rows as without, in fewer steps where guesses were right. */
 static void test_guesses(void **state)
 {
     (void)state;
@@ -301,8 +301,8 @@ static void free_rows(struct cart_kv_part parts[2])
     }
 }
 
-/* Behind a copy of rows a token is what it is behind the rows, of any type and however they are cut,
- * copied by many threads or by none. */
+/* Behind a copy of rows a token is what it is behind the rows, of any type and however they are
+ * cut, copied by many threads or by none. */
 static void test_copies(void **state)
 {
     (void)state;
@@ -362,8 +362,8 @@ static int hear(void *ctx, const char *text, size_t n, struct cart_err *err)
     return 0;
 }
 
-/* A conversation behind a file's rows, which are copied after the first token of an answer that may be
- * long, says what one behind the blocked rows of a prefix says. */
+/* A conversation behind a file's rows, which are copied after the first token of an answer that may
+ * be long, says what one behind the blocked rows of a prefix says. */
 static void test_dialogue_copies(void **state)
 {
     (void)state;

@@ -1,12 +1,13 @@
 /* Not one bit moves: everything that a model computes (helper/exact.h), over weight formats,
  * families, CPU paths, threads, widths, splits of the prefill, packing and recomputation, equals
  * the plainest run of the same file: generic, one thread, one stream, whole prompts, no packing, no
- * recomputation. The bf16 class, and each type of keys and values, has a plainest run of its own. One
- * TAP line for each combination.
+ * recomputation. The bf16 class, and each type of keys and values, has a plainest run of its own.
+ * One TAP line for each combination.
  *
  *   test_exact        combinations in which every pair of two settings occurs
- *   test_exact full   these, and all of CPU x threads x widths x splits for each format, and for every
- *                   fourth format in the bf16 class, with the other settings drawn at random
+ *   test_exact full   these, and all of CPU x threads x widths x splits for each format, and for
+ *                     every fourth format in the bf16 class, with the other settings drawn at
+ *                     random
  *
  * Floating formats occur as a file and as a directory of SafeTensors, whose plainest run is that of
  * the file. */
@@ -91,8 +92,8 @@ static bool first_unseen(size_t *a, size_t *x, size_t *b, size_t *y)
 }
 
 /* Combination n of a list in which every pair occurs: it begins with a pair that has not, and every
- * other setting takes the level that meets most of what it has not met, another in turn where several
- * do. */
+ * other setting takes the level that meets most of what it has not met, another in turn where
+ * several do. */
 static bool next_pairwise(combination c, size_t n)
 {
     size_t a, x, b, y;

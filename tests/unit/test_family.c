@@ -1,6 +1,6 @@
-/* What the keys and weights of a model file mean, and what they must not say: a tiny model with keys
- * changed, or values of a tensor, is refused with words of the right one, or computes what they ask
- * for. */
+/* What the keys and weights of a model file mean, and what they must not say: a tiny model with
+ * keys changed, or values of a tensor, is refused with words of the right one, or computes what
+ * they ask for. */
 #include "base/io.h"
 #include "format/gguf.h"
 #include "helper/gguf_write.h"

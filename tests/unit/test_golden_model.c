@@ -361,8 +361,8 @@ static void same_bits(struct fixture *f, const struct grads *a, const struct gra
     }
 }
 
-/* Three conversations, the middle one without a wanted row. want [n] of the first and the last, dhidden
- * [2 n, D]; hidden [2 n, D] is what the tape gives. */
+/* Three conversations, the middle one without a wanted row. want [n] of the first and the last,
+ * dhidden [2 n, D]; hidden [2 n, D] is what the tape gives. */
 static void tape_run(struct fixture *f, const struct cart_kv_part *part, const size_t *want,
                      size_t n, const float *dhidden, float *hidden, struct grads *g)
 {
@@ -382,8 +382,8 @@ static void tape_run(struct fixture *f, const struct cart_kv_part *part, const s
     cart_tape_free(tape);
 }
 
-/* Rows that nobody wants change neither those that are wanted nor a gradient: some with gaps, against
- * all with a gradient of zero. */
+/* Rows that nobody wants change neither those that are wanted nor a gradient: some with gaps,
+ * against all with a gradient of zero. */
 static void check_gaps(struct fixture *f, const struct cart_kv_part *part)
 {
     enum { SOME = 3, ALL = 12 };

@@ -1,4 +1,5 @@
-/* Models as directories of the hub: the bits of the same model as GGUF, and what must not be loaded.
+/* Models as directories of the hub: the bits of the same model as GGUF, and what must not be
+ * loaded.
  *
  *     test_hub GGUF DIR [SHARDS [f32|bf16|f16]]
  *

@@ -194,7 +194,8 @@ static void test_messages(void **state)
         check_refused(cases[i][0], strlen(cases[i][0]), cases[i][1]);
 }
 
-/* The same verdict and the same value as jansson's own parser, on texts with a few bytes exchanged. */
+/* The same verdict and the same value as jansson's own parser, on texts with a few bytes
+ * exchanged. */
 static void test_as_jansson(void **state)
 {
     (void)state;

@@ -653,7 +653,8 @@ static const char *row_fault(int32_t *ids, float *logprobs, size_t n)
     return cart_target_row_fault(ids, logprobs, n, (float)log((double)n));
 }
 
-/* A token stands once in a row, wherever the other would be; and that costs no comparison of all with all. */
+/* A token stands once in a row, wherever the other would be; and that costs no comparison of all
+ * with all. */
 static void test_rows_name_tokens_once(void **state)
 {
     enum { MOST = CART_TARGET_ROW_MAX, ROWS = 300 };

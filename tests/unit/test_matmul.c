@@ -295,7 +295,8 @@ static void test_halves(void **state)
     check_halves(CART_PRECISION_BF16, CART_F16, 5, 3, 96, 65);
 }
 
-/* Several matrices of one x, of types and sizes of their own: each result is that of its product. */
+/* Several matrices of one x, of types and sizes of their own: each result is that of its
+ * product. */
 static void check_products(enum cart_precision class, size_t K, size_t M, size_t *cases)
 {
     enum { N_PRODUCTS = 4 };

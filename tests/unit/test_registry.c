@@ -49,7 +49,8 @@ static struct cart_stack *stack(size_t i)
     return s;
 }
 
-/* Which of the three are read in a copy, a bit each; and the bytes of all copies are what they must. */
+/* Which of the three are read in a copy, a bit each; and the bytes of all copies are what they
+ * must. */
 static unsigned copied(size_t copies)
 {
     unsigned bits = 0;

@@ -364,7 +364,8 @@ static void test_values_text(void **state)
     cart_buf_release(&b);
 }
 
-/* A double is rounded once, to the nearest and of two to the even one: not by way of a float, which makes ties. */
+/* A double is rounded once, to the nearest and of two to the even one: not by way of a float, which
+ * makes ties. */
 static void test_values_rounded_once(void **state)
 {
     static const struct {

@@ -599,8 +599,8 @@ static void cartridges_come_and_go(void **state)
     unlink(path);
 }
 
-/* A cartridge of some size stands in memory as attention reads it, where blocks begin; elsewhere it is
- * read in its file. */
+/* A cartridge of some size stands in memory as attention reads it, where blocks begin; elsewhere it
+ * is read in its file. */
 static void cartridges_are_copied(void **state)
 {
     (void)state;

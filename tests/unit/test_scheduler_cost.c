@@ -1,5 +1,5 @@
-/* What a request or a scheduler costs: constraints are kept to, each choice with a budget of its own,
- * and what is said of memory is what it takes. */
+/* What a request or a scheduler costs: constraints are kept to, each choice with a budget of its
+ * own, and what is said of memory is what it takes. */
 #include "helper/serving.h"
 
 #include "engine/automaton_impl.h"
@@ -102,8 +102,8 @@ static void choices_have_budgets_of_their_own(void **state)
     }
 }
 
-/* What is said of memory is the sum of its parts, each of which counts; more than there can be is an
- * error. */
+/* What is said of memory is the sum of its parts, each of which counts; more than there can be is
+ * an error. */
 static void memory_is_the_sum_of_its_parts(void **state)
 {
     (void)state;

@@ -152,8 +152,8 @@ static void other_data_that_were_seen_stay_seen_until_it_is_opened_again(void **
     cart_stack_release(old);
 }
 
-/* A folder that is read again takes what was restored, though its file is as it was when it was seen
- * to have changed. */
+/* A folder that is read again takes what was restored, though its file is as it was when it was
+ * seen to have changed. */
 static void a_reload_takes_what_was_restored(void **state)
 {
     (void)state;

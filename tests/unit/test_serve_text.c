@@ -251,8 +251,8 @@ static void run_call(const char *text, size_t piece, bool closed, const char *na
     cart_call_release(&s);
 }
 
-/* A name without an end is not read again and again: after some thousand bytes the call is read once,
- * at its end, and is a call all the same. */
+/* A name without an end is not read again and again: after some thousand bytes the call is read
+ * once, at its end, and is a call all the same. */
 static void test_long_name(void **state)
 {
     (void)state;

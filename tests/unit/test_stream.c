@@ -382,8 +382,8 @@ static void test_end_must_agree(void **state)
     cart_buf_release(&b);
 }
 
-/* A zstd frame made by hand: n times one byte in blocks of at most 128 KiB, for which it asks for a window of 2^log
- * bytes. */
+/* A zstd frame made by hand: n times one byte in blocks of at most 128 KiB, for which it asks for a
+ * window of 2^log bytes. */
 static void put_zstd(struct cart_buf *b, int log, size_t n)
 {
     unsigned char head[] = {0x28, 0xb5, 0x2f, 0xfd, 0, (unsigned char)((log - 10) << 3)};
@@ -399,7 +399,8 @@ static void put_zstd(struct cart_buf *b, int log, size_t n)
     }
 }
 
-/* A stream whose one record says raw bytes, of which its frame has n, with more bytes behind the frame. */
+/* A stream whose one record says raw bytes, of which its frame has n, with more bytes behind the
+ * frame. */
 static void put_compressed(struct cart_buf *b, int log, size_t n, size_t raw, size_t more)
 {
     struct cart_buf z = CART_BUF_INIT, plain = CART_BUF_INIT;

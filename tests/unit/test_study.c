@@ -355,10 +355,10 @@ static void test_recitals(void **state)
     assert_true(seen[0] > 5 && seen[1] > 5);
     assert_true(cart_speech_pick_sentence("Oh no", 5, true, true, 200, 1, 0, 2, &r));
     assert_int_equal(r.quote.n, 2);
-    assert_true(
-        cart_speech_pick_sentence("日本語", strlen("日本語"), true, true, 200, 1, 0, 2, &r));
+    const char *word = "日本語";
+    assert_true(cart_speech_pick_sentence(word, strlen(word), true, true, 200, 1, 0, 2, &r));
     assert_int_equal(r.quote.n, 3);
-    assert_true(cart_speech_pick_sentence("日本語", strlen("日本語"), true, true, 4, 1, 0, 2, &r));
+    assert_true(cart_speech_pick_sentence(word, strlen(word), true, true, 4, 1, 0, 2, &r));
     assert_int_equal(r.sentence.n, 3);
     assert_false(cart_speech_pick_sentence(" \n\t", 3, true, true, 200, 1, 0, 2, &r));
 }

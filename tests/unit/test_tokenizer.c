@@ -551,8 +551,8 @@ static void test_stored(void **state)
     test_vocab_close(&v);
 }
 
-/* What merges make need not stand in their order: here it stands in the opposite one, and then as it
- * was but for one that is elsewhere. */
+/* What merges make need not stand in their order: here it stands in the opposite one, and then as
+ * it was but for one that is elsewhere. */
 static void test_any_order(void **state)
 {
     static const char text[] = " the in aaaa \xc3\xa9 123 the<|";

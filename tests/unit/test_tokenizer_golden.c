@@ -303,7 +303,8 @@ static void test_tiny(void **state)
     json_decref(golden);
 }
 
-/* CRC-32 of the ids of each string under each pre-tokenizer, as the package tokenizers finds them. */
+/* CRC-32 of the ids of each string under each pre-tokenizer, as the package tokenizers finds
+ * them. */
 static struct score hostile(const struct test_vocab *v, const char *pre, const json_t *lines)
 {
     struct score s = {0, 0};

@@ -1,5 +1,5 @@
-/* The state of a training run: what is saved comes back, and no flipped bit does. On a tiny model of
- * tests/golden/tiny. */
+/* The state of a training run: what is saved comes back, and no flipped bit does. On a tiny model
+ * of tests/golden/tiny. */
 #include "base/cpu.h"
 #include "base/io.h"
 #include "study/train_state.h"
