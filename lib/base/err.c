@@ -4,10 +4,34 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A control character would move the cursor of the terminal that shows the message: C0, DEL, and C1
+ * as UTF-8. */
+static bool is_control(const unsigned char *s, size_t len)
+{
+    return (len == 1 && (s[0] < 0x20 || s[0] == 0x7f)) || (len == 2 && s[0] == 0xc2 && s[1] < 0xa0);
+}
+
 static void put_errno_text(char *out, size_t cap, int sys)
 {
     if (strerror_r(sys, out, cap) != 0)
         snprintf(out, cap, "error %d", sys);
+}
+
+/* Whatever names from outside are in it, a message is one line that no terminal takes for more. */
+static void make_printable(char *text, size_t cap)
+{
+    char raw[sizeof((struct cart_err *)NULL)->msg];
+    size_t n = strlen(text);
+    size_t i = 0;
+    for (size_t len = 1; i < n && len > 0; i += len) {
+        len = cart_utf8_length((const unsigned char *)text + i, n - i);
+        if (len > 0 && is_control((const unsigned char *)text + i, len))
+            break;
+    }
+    if (i == n)
+        return;
+    memcpy(raw, text, n + 1);
+    cart_err_escape(text, cap, raw, n);
 }
 
 int cart_err_set(struct cart_err *err, int code, const char *fmt, ...)
@@ -18,6 +42,7 @@ int cart_err_set(struct cart_err *err, int code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
+    make_printable(err->msg, sizeof err->msg);
     err->code = code;
     err->sys = 0;
     return code;
@@ -34,6 +59,7 @@ int cart_err_sys(struct cart_err *err, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
+    make_printable(what, sizeof what);
     put_errno_text(why, sizeof why, sys);
     /* The reason is what the reader needs most: a long name gives way to it. */
     snprintf(err->msg, sizeof err->msg, "%.*s: %s", (int)(sizeof err->msg - sizeof why - 3), what,
@@ -63,6 +89,7 @@ int cart_err_wrap(struct cart_err *err, int code, const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(context, sizeof context, fmt, ap);
     va_end(ap);
+    make_printable(context, sizeof context);
     size_t need = strlen(inner) + 3;
     size_t room = need < sizeof err->msg / 2 ? sizeof err->msg - need : sizeof err->msg / 2;
     snprintf(err->msg, sizeof err->msg, "%.*s: %.*s", (int)room, context,
@@ -114,13 +141,6 @@ bool cart_utf8_valid(const char *s, size_t n)
         if ((step = cart_utf8_length((const unsigned char *)s + i, n - i)) == 0)
             return false;
     return true;
-}
-
-/* A control character would move the cursor of the terminal that shows the message: C0, DEL, and C1
- * as UTF-8. */
-static bool is_control(const unsigned char *s, size_t len)
-{
-    return (len == 1 && (s[0] < 0x20 || s[0] == 0x7f)) || (len == 2 && s[0] == 0xc2 && s[1] < 0xa0);
 }
 
 char *cart_err_escape(char *out, size_t cap, const char *text, size_t n)

@@ -21,9 +21,11 @@ enum cart_code {
 };
 
 struct cart_err {
-    int code;      /* enum cart_code */
-    int sys;       /* errno at the failure, 0 if none */
-    char msg[512]; /* always terminated; cut at the end if too long */
+    int code; /* enum cart_code */
+    int sys;  /* errno at the failure, 0 if none */
+    char
+        msg[512]; /* always terminated; cut at the end if too long; printable: control and non-UTF-8
+                    * bytes of names in it are \xNN */
 };
 
 /* Fill err (if not NULL) and return code, so that callers write: return cart_err_set(err,
@@ -50,7 +52,8 @@ size_t cart_utf8_length(const unsigned char *s, size_t n);
 bool cart_utf8_valid(const char *s, size_t n);
 
 /* Copies at most cap-1 bytes of outside text into out, control and non-UTF-8 bytes as \xNN, an
- * ellipsis where it was cut; for names inside messages. Returns out. */
+ * ellipsis where it was cut; for names inside messages, so that a long one leaves room for the
+ * rest, and inside what is no message. Returns out. */
 char *cart_err_escape(char *out, size_t cap, const char *text, size_t n);
 
 #endif

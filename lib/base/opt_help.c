@@ -16,7 +16,7 @@ const char *cart_opt_nearest(const struct cart_opt *table, size_t n, const char 
     size_t least = len / 3 < 2 ? len / 3 + 1 : 3; /* only what is nearer */
     for (size_t i = 0; i < n; i++) {
         const char *known = table[i].long_name;
-        size_t d = cart_spelling_distance(name, len, known);
+        size_t d = cart_spelling_distance(name, len, known, least - 1);
         if (d > 1 && len >= 3 && strncmp(known, name, len) == 0)
             d = 1;
         if (d < least) {

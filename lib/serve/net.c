@@ -587,6 +587,8 @@ static void turn(struct cart_serve *s, int ms)
     enforce_deadlines(s, now);
     ping(s, now);
     cart_work_resume_all(s->work);
+    if (cart_registry_can_copy(s->registry))
+        cart_work_copy(s->work);
     if (n->resting)
         listen_for(n, EPOLLIN);
     n->resting = false;

@@ -298,7 +298,7 @@ static const char *meant(const char *key, const char *const *known)
     for (; *known; known++) {
         essence(of_known, sizeof of_known, *known);
         if (strcmp(of_key, of_known) == 0 ||
-            (strlen(*known) >= LONG && cart_spelling_distance(key, strlen(key), *known) == 1))
+            (strlen(*known) >= LONG && cart_spelling_distance(key, strlen(key), *known, 1) == 1))
             return *known;
     }
     return NULL;

@@ -1,3 +1,4 @@
+/* Cartridges by name: opening, naming, dropping, counting. */
 #include "serve/registry_impl.h"
 
 #include "base/buf.h"
@@ -52,6 +53,7 @@ struct item *cart_item_let_go(struct shared *s, struct item *i)
     if (--i->holders > 0)
         return NULL;
     s->copied -= i->copied;
+    s->freed |= i->copied > 0;
     return i;
 }
 
@@ -263,7 +265,8 @@ int cart_registry_add(struct cart_registry *r, const char *name, const char *pat
         return code;
     pthread_mutex_lock(&r->loading);
     code = cart_registry_open(r, name, &from, warning, warning_cap, err);
-    cart_registry_copy_rows(r);
+    if (code == 0)
+        cart_registry_copy_rows(r);
     pthread_mutex_unlock(&r->loading);
     return code;
 }

@@ -13,8 +13,8 @@
 #define CART_CARTRIDGE_NAME_MAX ((size_t)128)
 /* Rows are copied into memory as attention reads them fastest (cart_kv_copy_new) while the copies
  * take no more than this together, those that only requests still hold included; rows of further
- * cartridges are read in their files until there is room, as the next one is added or a directory
- * is read again. */
+ * cartridges are read in their files until there is room: as the next one is added, a directory is
+ * read again, or cart_registry_copy is called. */
 #define CART_REGISTRY_COPIES ((size_t)256 << 20)
 #define CART_STACK_MAX ((size_t)64) /* cartridges of one request */
 
@@ -98,9 +98,15 @@ void cart_stack_examine(struct cart_stack *s);
 /* Takes the ids of now, for a stack that nothing has been computed behind and one thread has. */
 void cart_stack_renew(struct cart_stack *s);
 
+/* Whether copies were let go since rows were copied last, so that others may have room; quick. */
+bool cart_registry_can_copy(struct cart_registry *r);
+/* Copies rows as far as there is room for them; takes its time. */
+void cart_registry_copy(struct cart_registry *r);
+
 struct cart_registry_counts {
     size_t cartridges, bytes; /* now named: how many, and the bytes of their rows */
-    size_t copied;            /* bytes of the copies of rows that the registry or stacks hold */
+    size_t copied;            /* bytes of copies of rows that the registry or stacks hold, or that
+                               * are being made */
     uint64_t loads, refusals; /* since the start */
 };
 struct cart_registry_counts cart_registry_counts(struct cart_registry *r);

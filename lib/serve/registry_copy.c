@@ -29,6 +29,16 @@ static struct item *next_to_copy(struct cart_registry *r, const char *name, stru
     return NULL;
 }
 
+static bool is_as_written(const struct item *i, const struct file_mark *mark)
+{
+    struct stat st;
+
+    if (fstat(i->fd, &st) < 0 || cart_cartridge_is_short(i->cartridge))
+        return false;
+    struct file_mark now = cart_mark_of(&st);
+    return cart_mark_as_written(mark, &now);
+}
+
 /* The copy, or NULL: there is no memory for it, or somebody writes to the file. */
 static struct cart_kv_copy *copy_of(const struct item *i, const struct cart_model *m,
                                     const struct file_mark *mark)
@@ -38,15 +48,11 @@ static struct cart_kv_copy *copy_of(const struct item *i, const struct cart_mode
     size_t n_parts = cart_cartridge_parts(&c, 1, parts);
     struct cart_kv_copy *copy = NULL;
     struct cart_err err;
-    struct stat st;
 
-    if (cart_kv_copy_new(&copy, m, parts, n_parts, NULL, &err) < 0)
+    if (!is_as_written(i, mark) || cart_kv_copy_new(&copy, m, parts, n_parts, NULL, &err) < 0)
         return NULL;
-    if (fstat(i->fd, &st) == 0 && !cart_cartridge_is_short(c)) {
-        struct file_mark now = cart_mark_of(&st);
-        if (cart_mark_as_written(mark, &now))
-            return copy;
-    }
+    if (is_as_written(i, mark))
+        return copy;
     cart_kv_copy_free(copy);
     return NULL;
 }
@@ -58,6 +64,7 @@ void cart_registry_copy_rows(struct cart_registry *r)
     struct file_mark mark;
 
     pthread_mutex_lock(&s->lock);
+    s->freed = false;
     for (struct item *i; (i = next_to_copy(r, name, &mark)) != NULL;) {
         memcpy(name, i->name, strlen(i->name) + 1); /* cart_registry_is_name bounds it */
         pthread_mutex_unlock(&s->lock);
@@ -78,4 +85,19 @@ void cart_registry_copy_rows(struct cart_registry *r)
         pthread_mutex_lock(&s->lock);
     }
     pthread_mutex_unlock(&s->lock);
+}
+
+bool cart_registry_can_copy(struct cart_registry *r)
+{
+    pthread_mutex_lock(&r->shared->lock);
+    bool can = r->shared->freed;
+    pthread_mutex_unlock(&r->shared->lock);
+    return can;
+}
+
+void cart_registry_copy(struct cart_registry *r)
+{
+    pthread_mutex_lock(&r->loading);
+    cart_registry_copy_rows(r);
+    pthread_mutex_unlock(&r->loading);
 }

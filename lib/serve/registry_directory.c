@@ -102,7 +102,8 @@ int cart_registry_add_file(struct cart_registry *r, const char *name, const char
 {
     pthread_mutex_lock(&r->loading);
     int code = add_file(r, name, dir, file, warning, warning_cap, err);
-    cart_registry_copy_rows(r);
+    if (code == 0)
+        cart_registry_copy_rows(r);
     pthread_mutex_unlock(&r->loading);
     return code;
 }
@@ -154,27 +155,37 @@ static int load_file(struct cart_registry *r, const char *dir, const char *file,
     return code;
 }
 
+/* Whether an item came from the directory, and its file is not among the names. */
+static bool is_missing(const struct item *i, const char *dir, const struct names *names)
+{
+    bool here = i->dir == NULL || i->file != NULL || strcmp(i->dir, dir) != 0;
+
+    for (size_t k = 0; !here && k < names->n; k++) {
+        size_t n = stem(names->list[k]);
+        here = strncmp(i->name, names->list[k], n) == 0 && i->name[n] == '\0';
+    }
+    return !here;
+}
+
 /* Cartridges of the directory whose file is gone lose their names. */
 static void drop_missing(struct cart_registry *r, const char *dir, const struct names *names)
 {
-    for (size_t i = 0;;) {
+    char name[CART_CARTRIDGE_NAME_MAX + 1] = "";
+
+    for (bool more = true; more;) {
         struct item *gone = NULL;
+        size_t at;
+        /* By name: what another thread drops meanwhile moves the others. */
         pthread_mutex_lock(&r->shared->lock);
-        bool more = i < r->n;
-        bool here = !more || r->items[i]->dir == NULL || r->items[i]->file != NULL ||
-                    strcmp(r->items[i]->dir, dir) != 0;
-        for (size_t k = 0; !here && k < names->n; k++) {
-            size_t n = stem(names->list[k]);
-            here =
-                strncmp(r->items[i]->name, names->list[k], n) == 0 && r->items[i]->name[n] == '\0';
+        at = cart_registry_find(r, name, &at) ? at + 1 : at;
+        more = at < r->n;
+        if (more) {
+            memcpy(name, r->items[at]->name, strlen(r->items[at]->name) + 1); /* is_name bounds */
+            if (is_missing(r->items[at], dir, names))
+                gone = cart_registry_remove(r, at);
         }
-        if (more && !here)
-            gone = cart_registry_remove(r, i);
         pthread_mutex_unlock(&r->shared->lock);
         cart_item_free(gone);
-        if (!more)
-            return;
-        i += here;
     }
 }
 

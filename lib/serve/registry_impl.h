@@ -38,7 +38,8 @@ struct shared {
     pthread_mutex_t lock;
     size_t holders; /* the registry and every stack */
     uint64_t next_id, loads, refusals;
-    size_t copied; /* bytes of the copies of all items that somebody holds */
+    size_t copied; /* bytes of the copies, and of those being made, of items that somebody holds */
+    bool freed;    /* some of them were let go since rows were copied last */
 };
 
 /* Where a cartridge comes from: path, and, in a directory that is read again, dir and file as in
@@ -50,10 +51,10 @@ struct origin {
 struct cart_registry {
     const struct cart_model *m;
     bool allow_other_weights;
-    struct item **items; /* [n] by name */
+    struct item **items; /* [n] by name; with n and cap guarded by the lock of shared */
     size_t n, cap;
     struct shared *shared;
-    size_t copies;           /* bytes that copies may take, CART_REGISTRY_COPIES */
+    size_t copies;           /* bytes that copies may take, CART_REGISTRY_COPIES; fixed in use */
     pthread_mutex_t loading; /* one thread at a time looks at files; taken before shared's lock */
 };
 

@@ -54,7 +54,8 @@ struct cart_serve_options {
 void cart_serve_raise_descriptors(void);
 
 /* Binds the listeners (also those of $LISTEN_FDS). All pointers are borrowed until cart_serve_free,
- * the strings of opt too. CART_EUSAGE: a host that does not resolve, a key file without keys;
+ * the strings of opt too, but the scheduler's, which is freed between cart_serve_run and that: its
+ * last events still come here. CART_EUSAGE: a host that does not resolve, a key file without keys;
  * CART_ESYS: an address in use. */
 int cart_serve_new(struct cart_serve **out, const struct cart_model *m,
                    struct cart_registry *registry, struct cart_scheduler *scheduler,

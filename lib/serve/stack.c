@@ -1,3 +1,4 @@
+/* The cartridges of a request, as they were when it came, and what their files are now. */
 #include "serve/registry_impl.h"
 
 #include <stdlib.h>

@@ -6,8 +6,9 @@
 #define N_WORKERS 2
 
 struct job {
-    struct cart_exchange *x; /* held; NULL: read the directory again */
+    struct cart_exchange *x; /* held, for run; or NULL, for alone */
     cart_route_fn *run;
+    void (*alone)(struct cart_serve *s);
     struct job *next;
 };
 
@@ -60,7 +61,7 @@ static void run(struct cart_work *w, struct queue *q)
             j->run(j->x);
             cart_exchange_release(j->x);
         } else {
-            cart_net_load_directory(w->serve, NULL);
+            j->alone(w->serve);
         }
         free(j);
     }
@@ -112,7 +113,7 @@ void cart_work_end(struct cart_work *w)
     pthread_mutex_unlock(&w->lock);
     while (w->n_threads > 0)
         pthread_join(w->threads[--w->n_threads], NULL);
-    /* Nobody adds to these any more. */
+    /* Nobody adds to these any more, nor takes from them. */
     for (struct job *j = take(&w->later); j; j = take(&w->later)) {
         cart_exchange_release(j->x);
         free(j);
@@ -130,13 +131,12 @@ void cart_work_free(struct cart_work *w)
 }
 
 /* False: there is no memory, or the threads have ended. */
-static bool push(struct cart_work *w, struct queue *q, struct cart_exchange *x, cart_route_fn *fn)
+static bool push(struct cart_work *w, struct queue *q, struct job job)
 {
-    struct job *j = calloc(1, sizeof *j);
+    struct job *j = malloc(sizeof *j);
     if (!j)
         return false;
-    j->x = x;
-    j->run = fn;
+    *j = job;
     pthread_mutex_lock(&w->lock);
     bool ok = !w->ended;
     if (ok)
@@ -152,7 +152,7 @@ static bool push(struct cart_work *w, struct queue *q, struct cart_exchange *x, 
 static void submit(struct cart_work *w, struct queue *q, struct cart_exchange *x, cart_route_fn *fn)
 {
     cart_exchange_hold(x);
-    if (push(w, q, x, fn))
+    if (push(w, q, (struct job){.x = x, .run = fn}))
         return;
     cart_exchange_error(x, 503, "out_of_memory", NULL, "no memory for another request");
     cart_exchange_release(x);
@@ -176,7 +176,7 @@ void cart_work_submit_later(struct cart_work *w, struct cart_exchange *x, cart_r
 void cart_work_resume(struct cart_work *w)
 {
     pthread_mutex_lock(&w->lock);
-    struct job *j = take(&w->later);
+    struct job *j = w->ended ? NULL : take(&w->later);
     if (j) {
         append(&w->jobs, j);
         pthread_cond_signal(&w->jobs.more);
@@ -187,14 +187,29 @@ void cart_work_resume(struct cart_work *w)
 void cart_work_resume_all(struct cart_work *w)
 {
     pthread_mutex_lock(&w->lock);
-    for (struct job *j = take(&w->later); j; j = take(&w->later))
+    for (struct job *j; !w->ended && (j = take(&w->later)) != NULL;)
         append(&w->jobs, j);
     pthread_cond_broadcast(&w->jobs.more);
     pthread_mutex_unlock(&w->lock);
 }
 
+static void load_directory(struct cart_serve *s)
+{
+    cart_net_load_directory(s, NULL);
+}
+
 void cart_work_reload(struct cart_work *w)
 {
-    if (!push(w, &w->files, NULL, NULL))
+    if (!push(w, &w->files, (struct job){.alone = load_directory}))
         cart_net_note(w->serve, CART_LOG_ERROR, "no memory to read the directory again");
+}
+
+static void copy_rows(struct cart_serve *s)
+{
+    cart_registry_copy(s->registry);
+}
+
+void cart_work_copy(struct cart_work *w)
+{
+    (void)push(w, &w->files, (struct job){.alone = copy_rows}); /* the next one makes up for it */
 }

@@ -15,7 +15,7 @@ int cart_work_new(struct cart_work **out, struct cart_serve *s, struct cart_err 
 /* When libmicrohttpd has ended, so that no exchange has a client any more: runs what is there, ends
  * the threads. What comes later is let go without being run. NULL and again is fine. */
 void cart_work_end(struct cart_work *w);
-/* After end and after the scheduler's own end, whose last events still come here; NULL is fine. */
+/* After end and after the scheduler is freed, whose last events still come here; NULL is fine. */
 void cart_work_free(struct cart_work *w);
 
 /* Holds the exchange until it has run; without memory it becomes the exchange's error. */
@@ -26,5 +26,6 @@ void cart_work_submit_later(struct cart_work *w, struct cart_exchange *x, cart_r
 void cart_work_resume(struct cart_work *w);
 void cart_work_resume_all(struct cart_work *w);
 void cart_work_reload(struct cart_work *w); /* the loader reads the directory again */
+void cart_work_copy(struct cart_work *w);   /* the loader calls cart_registry_copy */
 
 #endif

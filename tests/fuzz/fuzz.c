@@ -38,6 +38,7 @@ void fuzz_refused(int r, const struct cart_err *err)
 {
     fuzz_demand(r < 0 && r >= CART_EAGAIN && r == err->code, "one of our codes");
     fuzz_demand(err->msg[0] != '\0', "a message");
+    fuzz_demand(cart_utf8_valid(err->msg, strlen(err->msg)), "a message in UTF-8");
     for (const char *p = err->msg; *p; p++)
         fuzz_demand((unsigned char)*p >= 0x20 && *p != 0x7f,
                     "a message without control characters");

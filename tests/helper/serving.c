@@ -58,6 +58,7 @@ void test_make_cartridge(const char *name, size_t p, uint64_t seed, float scale)
     uint32_t ids[256];
     int64_t draft[256];
 
+    demand(p <= CART_COUNTOF(ids), "p <= CART_COUNTOF(ids)");
     for (size_t i = 0; i < p; i++)
         draft[i] = ids[i] = test_pick(seed, (uint32_t)i, 300);
     test_need(cart_session_init(&s, test_serving.model, CART_F32, NULL, 0, p, &err), &err);

@@ -44,6 +44,33 @@ static void test_long_messages_keep_the_reason(void **state)
     assert_true(strlen(err.msg) < sizeof err.msg);
 }
 
+static void test_messages_are_one_printable_line(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    char raw[600];
+    cart_err_set(&err, CART_EFORMAT, "tensor [%s]: no",
+                 "\x7f\n\xff"
+                 "b");
+    assert_string_equal(err.msg, "tensor [\\x7f\\x0a\\xffb]: no");
+    cart_err_wrap(&err, CART_EFORMAT, "f\tg");
+    assert_string_equal(err.msg, "f\\x09g: tensor [\\x7f\\x0a\\xffb]: no");
+    errno = ENOENT;
+    cart_err_sys(&err, "a\rb");
+    assert_string_equal(err.msg, "a\\x0db: No such file or directory");
+    cart_err_memory(&err, "\xc2\x9b", 0);
+    assert_string_equal(err.msg, "\\xc2\\x9b: out of memory");
+    /* What is fine stays as it is, and what grows is cut. */
+    cart_err_set(&err, CART_EFORMAT, "\xe2\x82\xac %s", "\\x0a");
+    assert_string_equal(err.msg, "\xe2\x82\xac \\x0a");
+    memset(raw, '\n', sizeof raw);
+    raw[sizeof raw - 1] = '\0';
+    cart_err_set(&err, CART_EFORMAT, "%s", raw);
+    assert_true(strlen(err.msg) < sizeof err.msg);
+    assert_null(strchr(err.msg, '\n'));
+    assert_string_equal(err.msg + strlen(err.msg) - 3, "...");
+}
+
 static void test_statuses(void **state)
 {
     (void)state;
@@ -198,10 +225,15 @@ static void test_arena_overflow(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_messages),       cmocka_unit_test(test_long_messages_keep_the_reason),
-        cmocka_unit_test(test_statuses),       cmocka_unit_test(test_escape),
-        cmocka_unit_test(test_buffer),         cmocka_unit_test(test_array),
-        cmocka_unit_test(test_arena),          cmocka_unit_test(test_arena_dense),
+        cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_long_messages_keep_the_reason),
+        cmocka_unit_test(test_messages_are_one_printable_line),
+        cmocka_unit_test(test_statuses),
+        cmocka_unit_test(test_escape),
+        cmocka_unit_test(test_buffer),
+        cmocka_unit_test(test_array),
+        cmocka_unit_test(test_arena),
+        cmocka_unit_test(test_arena_dense),
         cmocka_unit_test(test_arena_overflow),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

@@ -704,7 +704,7 @@ static void *visit(void *arg)
         cart_stack_hold(s);
         cart_stack_release(s);
         v->wrong +=
-            s->rows != 33 + 50 || s->entries[1].cartridge->p != 50 || s->entries[1].draft == NULL;
+            s->rows != 33 + 100 || s->entries[1].cartridge->p != 100 || s->entries[1].draft == NULL;
         cart_stack_release(s);
         v->wrong += cart_stack_acquire_all(&all, test_serving.registry, NULL) < 0;
         cart_stack_release(all);
@@ -720,7 +720,7 @@ static void names_change_under_many_readers(void **state)
     struct visitor v[3];
     char path[128];
 
-    test_make_cartridge("guest", 50, 77, 1);
+    test_make_cartridge("guest", 100, 77, 1); /* enough rows to be copied */
     snprintf(path, sizeof path, "%s", test_cartridge_path("guest"));
     memset(v, 0, sizeof v);
     for (size_t i = 0; i < 3; i++) {
@@ -734,7 +734,7 @@ static void names_change_under_many_readers(void **state)
         const char *const list[] = {"guest"};
         test_need(cart_stack_acquire(&s, test_serving.registry, list, 1, NULL, &err), &err);
         test_need(cart_registry_drop(test_serving.registry, "guest", &err), &err);
-        assert_int_equal(s->entries[0].cartridge->p, 50);
+        assert_int_equal(s->entries[0].cartridge->p, 100);
         cart_stack_release(s);
     }
     for (size_t i = 0; i < 3; i++) {

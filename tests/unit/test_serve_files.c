@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -348,6 +349,58 @@ static void only_the_loader_waits_for_files(void **state)
     cart_metrics_free(serve.metrics);
 }
 
+struct resumer {
+    pthread_t thread;
+    struct cart_work *work;
+    atomic_bool stop;
+};
+
+static void *resume(void *arg)
+{
+    struct resumer *r = arg;
+
+    while (!atomic_load(&r->stop)) {
+        cart_work_resume(r->work);
+        cart_work_resume_all(r->work);
+    }
+    return NULL;
+}
+
+static void nothing(struct cart_exchange *x)
+{
+    (void)x;
+}
+
+/* Run or not, every exchange is let go once, while the scheduler still tells of places. */
+static void who_waits_is_let_go_at_the_end(void **state)
+{
+    (void)state;
+    struct cart_err err = {0};
+    struct cart_exchange x[8];
+
+    for (size_t round = 0; round < 50; round++) {
+        struct resumer r = {.work = NULL};
+        atomic_init(&r.stop, false);
+        test_need(cart_work_new(&r.work, &serve, &err), &err);
+        memset(x, 0, sizeof x);
+        for (size_t i = 0; i < CART_COUNTOF(x); i++) {
+            pthread_mutex_init(&x[i].lock, NULL);
+            x[i].holders = 1;
+        }
+        assert_int_equal(pthread_create(&r.thread, NULL, resume, &r), 0);
+        for (size_t i = 0; i < CART_COUNTOF(x); i++)
+            cart_work_submit_later(r.work, &x[i], nothing);
+        cart_work_end(r.work);
+        atomic_store(&r.stop, true);
+        pthread_join(r.thread, NULL);
+        cart_work_free(r.work);
+        for (size_t i = 0; i < CART_COUNTOF(x); i++) {
+            assert_int_equal(x[i].holders, 1);
+            pthread_mutex_destroy(&x[i].lock);
+        }
+    }
+}
+
 static void what_reads_files_is_the_loaders(void **state)
 {
     (void)state;
@@ -370,6 +423,7 @@ int main(void)
         cmocka_unit_test(modes_links_and_names_change_nothing),
         cmocka_unit_test(a_file_is_watched_under_whatever_name),
         cmocka_unit_test(only_the_loader_waits_for_files),
+        cmocka_unit_test(who_waits_is_let_go_at_the_end),
         cmocka_unit_test(what_reads_files_is_the_loaders),
     };
     cmocka_set_message_output(CM_OUTPUT_TAP);

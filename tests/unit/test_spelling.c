@@ -10,7 +10,7 @@
 
 static size_t between(const char *a, const char *b)
 {
-    return cart_spelling_distance(a, strlen(a), b);
+    return cart_spelling_distance(a, strlen(a), b, SIZE_MAX);
 }
 
 static void slips_are_counted(void **state)
@@ -36,13 +36,19 @@ static void slips_are_counted(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(between(cases[i].name, cases[i].known), cases[i].slips);
         assert_int_equal(between(cases[i].known, cases[i].name), cases[i].slips);
+        for (size_t most = 0; most < 6; most++) {
+            size_t want = cases[i].slips <= most ? cases[i].slips : SIZE_MAX;
+            assert_int_equal(
+                cart_spelling_distance(cases[i].name, strlen(cases[i].name), cases[i].known, most),
+                want);
+        }
     }
 }
 
 static void only_the_length_given_counts(void **state)
 {
     (void)state;
-    assert_int_equal(cart_spelling_distance("size=3", 4, "size"), 0);
+    assert_int_equal(cart_spelling_distance("size=3", 4, "size", 9), 0);
 }
 
 static void long_names_are_far_from_all(void **state)
