@@ -1,16 +1,8 @@
 /* How close attention, and the steps between the matrix products, come to what the machine allows.
- *
- *   bench_attention [THREADS [SET [CLASS]]]   SET is generic, fma, avx2 or avx512, the best by
- *                                             default; CLASS is f32 or bf16
- *
- * Every result is compared with its definition, on some of its values, before it is timed.
- * Attention is given as a fraction of the peak of VDPBF16PS where it uses that, else of f32 fused
- * multiply-adds (measured beside it; only visible keys count: 4 DH operations for each
- * query, head and key forward, 10 DH backward); the other steps in values a nanosecond. The time is
- * the best of several repeats; with one thread it is CPU time, which other processes on the machine
- * disturb less. */
+ * Every result is compared with its definition, on some of its values, before it is timed. */
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "helper/bench_args.h"
 #include "helper/limits.h"
 #include "helper/weights.h"
 #include "tensor/attention_kernels.h"
@@ -22,6 +14,19 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char usage[] =
+    "usage: bench_attention [THREADS [SET [CLASS]]]\n"
+    "Attention as a fraction of the peak of VDPBF16PS where it uses that, else of f32 fused\n"
+    "multiply-adds (measured beside it; only visible keys count: 4 DH operations for each query,\n"
+    "head and key forward, 10 DH backward); the other steps in values a nanosecond. The time is "
+    "the\n"
+    "best of several repeats; with one thread it is CPU time, which other processes on the "
+    "machine\n"
+    "disturb less.\n"
+    "  THREADS   1 by default\n"
+    "  SET       generic, fma, avx2 or avx512; the best by default\n"
+    "  CLASS     f32 (by default) or bf16\n";
+
 enum { REPEATS = 9 };
 
 static struct cart_pool *pool;
@@ -31,10 +36,9 @@ static const struct cart_attention_kernels *kernels;
 static enum cart_precision class;
 static volatile float sink;
 
-static void die(const char *what)
+static _Noreturn void die(const char *what)
 {
-    fprintf(stderr, "bench_attention: %s\n", what);
-    exit(1);
+    bench_die(1, "%s", what);
 }
 
 static float *floats(size_t n, uint64_t seed)
@@ -257,6 +261,32 @@ static void bench_steps(void)
     free(a), free(b), free(c), free(d), free(e);
 }
 
+static void arguments(int argc, char **argv)
+{
+    static const char *const classes[] = {"f32", "bf16"};
+    const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
+    const char *names[CART_TENSOR_SETS], *text;
+    struct cart_err err;
+    struct bench_args a = bench_args(argc, argv, usage);
+    size_t n = cart_tensor_kernels_usable(sets);
+
+    if (cart_cpu_init(&err) < 0)
+        die(err.msg);
+    for (size_t i = 0; i < n; i++)
+        names[i] = sets[i]->name;
+    if ((text = bench_args_operand(&a)) != NULL)
+        threads = bench_whole("THREADS", text, 1, 256);
+    set = cart_tensor_kernels();
+    if ((text = bench_args_operand(&a)) != NULL)
+        set = sets[bench_word("SET (of this CPU)", text, names, n)];
+    if ((text = bench_args_operand(&a)) != NULL && bench_word("CLASS", text, classes, 2) == 1)
+        class = CART_PRECISION_BF16;
+    bench_args_end(&a);
+    kernels = class == CART_PRECISION_BF16 ? set->attention_bf16 : set->attention;
+    if (cart_pool_new(&pool, threads, &err) < 0)
+        die(err.msg);
+}
+
 int main(int argc, char **argv)
 {
     static const struct shape forward[] = {
@@ -270,22 +300,7 @@ int main(int argc, char **argv)
         {"SmolLM2 whole text", 9, 3, 64, 512, 256, 1},
         {"Qwen3 training", 16, 8, 128, 224, 256, 1},
     };
-    const struct cart_tensor_kernels *sets[CART_TENSOR_SETS];
-    struct cart_err err;
-    size_t n = cart_tensor_kernels_usable(sets);
-
-    if (cart_cpu_init(&err) < 0)
-        die(err.msg);
-    threads = argc > 1 ? (size_t)strtoul(argv[1], NULL, 10) : 1;
-    set = cart_tensor_kernels();
-    for (size_t i = 0; i < n; i++)
-        if (argc > 2 && strcmp(argv[2], sets[i]->name) == 0)
-            set = sets[i];
-    if (argc > 3 && strcmp(argv[3], "bf16") == 0)
-        class = CART_PRECISION_BF16;
-    kernels = class == CART_PRECISION_BF16 ? set->attention_bf16 : set->attention;
-    if (threads == 0 || cart_pool_new(&pool, threads, &err) < 0)
-        die("no threads");
+    arguments(argc, argv);
     printf("%zu thread(s), %s, peak %.1f GFLOP/s\n", threads, set->name, peak() / 1e9);
     for (size_t i = 0; i < CART_COUNTOF(forward); i++)
         bench_attention(&forward[i], false);

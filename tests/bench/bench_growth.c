@@ -1,56 +1,58 @@
 /* How time and memory grow with each size that a user may choose: tokens, rows, batch, corpus.
- *
- *   bench_growth [WORD]      only the lines whose name contains WORD
- *
- * One line for each: the time at the least and the greatest size, the exponent that fits the upper
- * half of the sizes (time ~ size^exponent), and the same for memory. Attention asks for the square
- * of the tokens, everything else for no more than proportion: what exceeds its exponent by more
- * than MARGIN is marked, and the exit status is 1. Every point is a process of its own, so that its
- * anonymous memory is its own (of cart-tokenize: all its memory), with one thread, whose CPU time
- * is taken; the model is a small random one (build/bench), whose attention weighs more than a large
- * one's. */
-#define _GNU_SOURCE /* wait4 */
+ * Every point is a process of its own, so that its anonymous memory is its own (of cart-tokenize:
+ * all its memory), with one thread, whose CPU time is taken; the model is a small random one
+ * (build/bench), whose attention weighs more than a large one's. */
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "engine/draft.h"
+#include "helper/bench_args.h"
+#include "helper/bench_tidy.h"
 #include "helper/gguf_write.h"
 #include "helper/workload.h"
 #include "study/plan.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define MARGIN 0.15
 
-enum { POINTS = 8, TRIES = 3, ITEMS = 1000 };
+static const char usage[] =
+    "usage: bench_growth [WORD]\n"
+    "One line for each size that may grow, or only those whose name contains WORD: the time at "
+    "the\n"
+    "least and the greatest size, the exponent that fits the upper half of the sizes (time ~\n"
+    "size^exponent), and the same for memory. Attention asks for the square of the tokens, "
+    "everything\n"
+    "else for no more than proportion: what exceeds its exponent by more than 0.15 is marked, and "
+    "the\n"
+    "status is 1. Writes a corpus of 110 MB into TMPDIR for a while.\n";
+
+enum { POINTS = 8, TRIES = 3, ITEMS = 1000, PATH = 4200 };
 
 struct point {
     double seconds, bytes;
 };
 
-static const char *model; /* the small model's file */
-static char folder[] = "/tmp/bench_growth.XXXXXX";
-static char tokenize[4096]; /* the tool */
+static const char *model;    /* the small model's file */
+static const char *folder;   /* of the corpus */
+static const char *tokenize; /* the tool */
 static int failed;
 
 static void need(int r, const struct cart_err *err)
 {
-    if (r < 0) {
-        fprintf(stderr, "bench_growth: %s\n", err->msg);
-        _exit(cart_err_status(r));
-    }
+    if (r < 0)
+        bench_die(cart_err_status(r), "%s", err->msg);
 }
 
-static void die(const char *what)
+static _Noreturn void die(const char *what)
 {
-    perror(what);
-    exit(5);
+    bench_die(5, "%s: %s", what, strerror(errno));
 }
 
 /* A workload of helper/workload.h, n in the place of its #. */
@@ -75,9 +77,9 @@ static struct point run_workload(const char *pattern, size_t n)
     return p;
 }
 
-static void path_of(char out[64], size_t bytes, const char *suffix)
+static void path_of(char out[PATH], size_t bytes, const char *suffix)
 {
-    snprintf(out, 64, "%s/%zu.%s", folder, bytes, suffix);
+    snprintf(out, PATH, "%s/%zu.%s", folder, bytes, suffix);
 }
 
 /* Text of about so many bytes, words from a small stock in changing order. */
@@ -104,21 +106,21 @@ static void write_text(const char *path, size_t bytes)
 /* cart-tokenize over one file; the stream stays for those who read it. */
 static struct point run_tokenize(const char *unused, size_t n)
 {
-    char text[64], stream[64];
+    char text[PATH], stream[PATH];
     struct rusage u;
-    int status;
     (void)unused;
     path_of(text, n, "txt");
     path_of(stream, n, "tokens");
-    pid_t pid = fork();
+    pid_t pid = bench_fork();
     if (pid == 0) {
         execl(tokenize, tokenize, "-q", "-m", model, "-o", stream, text, (char *)NULL);
         _exit(127);
     }
-    if (pid < 0 || wait4(pid, &status, 0, &u) != pid || status != 0) {
-        fprintf(stderr, "bench_growth: %s: failed\n", tokenize);
-        _exit(1);
-    }
+    int status = bench_wait(pid, &u);
+    if (status > 128)
+        bench_die(status, "%s: killed by signal %d", tokenize, status - 128);
+    if (status != 0)
+        exit(status); /* it has said why */
     double spent = (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
                    1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
     return (struct point){spent, 1024.0 * (double)u.ru_maxrss};
@@ -140,12 +142,12 @@ static struct point run_plan(const char *index, size_t n)
                                   .max_q = 64,
                                   .max_a = 160,
                                   .context = CART_CHOOSE_CHUNK};
-    char stream[64];
+    char stream[PATH];
     double share, times;
     for (int i = 0; i < CART_SEEDS; i++)
         o.weights[i] = 1;
     path_of(stream, n, "tokens");
-    need(cart_model_open(&m, model, &(struct cart_model_options){"chatml"}, &err), &err);
+    need(cart_model_open(&m, model, &(struct cart_model_options){.profile = "chatml"}, &err), &err);
     double start = cart_clock_cpu();
     need(cart_corpus_open(&corpus, &in, stream, m, &err), &err);
     need(cart_plan_new(&plan, &corpus, m, &o, &err), &err);
@@ -164,13 +166,10 @@ static struct point run_plan(const char *index, size_t n)
 static struct point in_child(struct point (*run)(const char *, size_t), const char *arg, size_t n)
 {
     struct point p = {0, 0};
-    int ends[2], status;
+    int ends[2];
     if (pipe(ends) < 0)
         die("pipe");
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid < 0)
-        die("fork");
+    pid_t pid = bench_fork();
     if (pid == 0) {
         p = run(arg, n);
         _exit(write(ends[1], &p, sizeof p) != sizeof p);
@@ -178,8 +177,11 @@ static struct point in_child(struct point (*run)(const char *, size_t), const ch
     close(ends[1]);
     bool whole = read(ends[0], &p, sizeof p) == sizeof p;
     close(ends[0]);
-    if (waitpid(pid, &status, 0) != pid || status != 0 || !whole)
-        exit(1);
+    int status = bench_wait(pid, NULL);
+    if (status > 128)
+        bench_die(status, "a child at size %zu: killed by signal %d", n, status - 128);
+    if (status != 0 || !whole)
+        exit(status ? status : 1); /* it has said why */
     return p;
 }
 
@@ -247,53 +249,58 @@ static void measure(const struct growth *g)
 
 static void small_model(void)
 {
-    static char path[] = "build/bench/growth.gguf";
     const struct gguf_shape s = {"llama", 4,     256, 4,        2,    64, 768,
                                  4096,    16384, 1e4, CART_F16, true, 1};
-    mkdir("build", 0777);
-    mkdir("build/bench", 0777);
-    gguf_write_model(path, &s);
-    model = path;
+    const char *at = bench_tree("build/bench");
+    char part[PATH];
+    model = bench_tree("build/bench/growth.gguf");
+    if (mkdir(at, 0777) != 0 && errno != EEXIST)
+        die(at);
+    snprintf(part, sizeof part, "%s.part", model);
+    bench_litter(part);
+    gguf_write_model(part, &s);
+    if (rename(part, model) != 0)
+        die(model);
 }
 
-/* Texts and streams for the lines about a corpus, whichever of them are asked for. */
-static void corpora(bool make)
+/* Texts and streams for the lines about a corpus. */
+static void corpora(void)
 {
-    char text[64], stream[64];
+    char text[PATH], stream[PATH];
+    folder = bench_folder();
     for (size_t i = 0, n = 10000; i < 5; i++, n *= 10) {
         path_of(text, n, "txt");
         path_of(stream, n, "tokens");
-        if (make) {
-            write_text(text, n);
-            in_child(run_tokenize, NULL, n);
-        } else {
-            unlink(text);
-            unlink(stream);
-        }
+        bench_litter(text);
+        bench_litter(stream);
+        write_text(text, n);
+        in_child(run_tokenize, NULL, n);
     }
 }
 
 int main(int argc, char **argv)
 {
-    const char *only = argc > 1 ? argv[1] : "", *slash = strrchr(argv[0], '/');
+    struct bench_args a = bench_args(argc, argv, usage);
+    const char *word = bench_args_operand(&a), *only = word ? word : "";
+    const char *names[CART_COUNTOF(lines)];
     struct cart_err err;
-    need(cart_cpu_init(&err), &err);
-    snprintf(tokenize, sizeof tokenize, "%.*s/../bin/cart-tokenize",
-             slash ? (int)(slash - argv[0]) : 1, slash ? argv[0] : ".");
-    small_model();
-    if (mkdtemp(folder) == NULL)
-        die(folder);
-    bool corpus = false;
-    for (size_t i = 0; i < CART_COUNTOF(lines); i++)
+    bool any = false, corpus = false;
+    bench_args_end(&a);
+    for (size_t i = 0; i < CART_COUNTOF(lines); i++) {
+        names[i] = lines[i].what;
+        any = any || strstr(lines[i].what, only);
         corpus = corpus || (strstr(lines[i].what, only) && strstr(lines[i].what, "bytes"));
+    }
+    if (!any)
+        bench_word("WORD (a part of a name)", only, names, CART_COUNTOF(names));
+    need(cart_cpu_init(&err), &err);
+    tokenize = bench_tool("cart-tokenize");
+    small_model();
     if (corpus)
-        corpora(true);
+        corpora();
     printf("| what | sizes | time | exponent | memory | exponent |\n|---|---|---|---|---|---|\n");
     for (size_t i = 0; i < CART_COUNTOF(lines); i++)
         if (strstr(lines[i].what, only))
             measure(&lines[i]);
-    if (corpus)
-        corpora(false);
-    rmdir(folder);
     return failed;
 }

@@ -1,13 +1,7 @@
-/* Rates of the scheduler, without HTTP: 1, 4 and 16 clients that share a context of 512 tokens,
- * given as a prompt and as a cartridge of 512 rows; speculation on and off on a text that repeats
- * itself; the longest step while a long prompt of another client is computed; the cost of a
- * constraint's masks; memory after many requests.
- *
- *   bench_serve [MODEL.gguf [THREADS [REQUESTS]]]
- *
- * With REQUESTS: memory only, over so many short ones. */
+/* Rates of the scheduler, without HTTP. */
+#include "helper/bench_args.h"
+#include "helper/bench_tidy.h"
 #include "helper/cartridge_save.h"
-#include "helper/vocab.h"
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/rng.h"
@@ -22,6 +16,16 @@
 #include <string.h>
 #include <unistd.h>
 
+static const char usage[] = "usage: bench_serve [MODEL.gguf [THREADS [REQUESTS]]]\n"
+                            "1, 4 and 16 clients that share a context of 512 tokens, given as a "
+                            "prompt and as a cartridge of\n"
+                            "512 rows; speculation on and off on a text that repeats itself; the "
+                            "longest step while a long\n"
+                            "prompt of another client is computed; the cost of a constraint's "
+                            "masks. With REQUESTS: memory\n"
+                            "only, over so many short ones. Without MODEL: CART_MODEL, or the demo "
+                            "model if it was fetched.\n";
+
 #define SHARED ((size_t)512)
 #define ANSWER ((size_t)64)
 #define CLIENTS_MAX 16
@@ -33,10 +37,8 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
 static void need(int r, const struct cart_err *err)
 {
-    if (r < 0) {
-        fprintf(stderr, "bench_serve: %s\n", err->msg);
-        exit(cart_err_status(r));
-    }
+    if (r < 0)
+        bench_die(cart_err_status(r), "%s", err->msg);
 }
 
 struct client {
@@ -276,39 +278,49 @@ static void soak(size_t requests)
     cart_scheduler_free(s);
 }
 
-int main(int argc, char **argv)
+static void rates(void)
 {
     struct cart_err err = {0};
     uint32_t context[SHARED];
-    char path[] = "/tmp/bench_serve.XXXXXX";
+    char path[4200];
     const char *const names[] = {"context"};
     struct cart_registry *registry;
     struct cart_stack *stack;
 
-    const char *gguf = argc > 1 ? argv[1] : test_demo_model();
-    if (argc < 2 && access(gguf, R_OK) != 0) {
-        printf("%s: not fetched (examples/fetch-model.sh)\n", gguf);
-        return 0;
+    fill(context, SHARED, 1);
+    snprintf(path, sizeof path, "%s/context", bench_folder());
+    bench_litter(path);
+    make_cartridge(path, context, SHARED);
+    need(cart_registry_new(&registry, model, false, &err), &err);
+    need(cart_registry_add(registry, names[0], path, NULL, 0, &err), &err);
+    need(cart_stack_acquire(&stack, registry, names, 1, NULL, &err), &err);
+    for (size_t n = 1; n <= CLIENTS_MAX; n *= 4) {
+        rate(n, NULL, context);
+        rate(n, stack, context);
     }
+    cart_stack_release(stack);
+    cart_registry_free(registry);
+}
+
+int main(int argc, char **argv)
+{
+    struct cart_err err = {0};
+    struct bench_args a = bench_args(argc, argv, usage);
+    const char *gguf = bench_args_operand(&a), *text = bench_args_operand(&a);
+    size_t threads = text ? bench_whole("THREADS", text, 1, 256) : 0, requests = 0;
+    if ((text = bench_args_operand(&a)) != NULL)
+        requests = bench_whole("REQUESTS", text, 1, 100000000);
+    bench_args_end(&a);
+
+    if (gguf == NULL && (gguf = bench_model_file(stdout)) == NULL)
+        return 0;
     need(cart_cpu_init(&err), &err);
     need(cart_model_open(&model, gguf, NULL, &err), &err);
-    need(cart_pool_new(&pool, argc > 2 ? (size_t)atoi(argv[2]) : cart_cpu_count(), &err), &err);
-    if (argc > 3) {
-        soak((size_t)atoi(argv[3]));
+    need(cart_pool_new(&pool, threads ? threads : cart_cpu_count(), &err), &err);
+    if (requests > 0) {
+        soak(requests);
     } else {
-        fill(context, SHARED, 1);
-        close(mkstemp(path));
-        make_cartridge(path, context, SHARED);
-        need(cart_registry_new(&registry, model, false, &err), &err);
-        need(cart_registry_add(registry, names[0], path, NULL, 0, &err), &err);
-        need(cart_stack_acquire(&stack, registry, names, 1, NULL, &err), &err);
-        unlink(path);
-        for (size_t n = 1; n <= CLIENTS_MAX; n *= 4) {
-            rate(n, NULL, context);
-            rate(n, stack, context);
-        }
-        cart_stack_release(stack);
-        cart_registry_free(registry);
+        rates();
         speculation(0);
         speculation(8);
         long_prompt();

@@ -1,24 +1,28 @@
-/* How soon cart-ask gives its first token when its files are in the page cache.
- *
- *   bench_start [-r REPEATS] [QUESTION [MODEL.gguf [CARTRIDGE]]]
- *
- * Starts the tool REPEATS (9) times after one that does not count; prints the medians of two waits
- * in milliseconds, with the least and the most: until the forward starts (the event "ready" of
- * CART_TRACE) and until the first bytes of the answer. */
-#define _GNU_SOURCE /* mkdtemp */
-#include "helper/vocab.h"
+/* How soon cart-ask gives its first token when its files are in the page cache. */
+#include "base/attr.h"
+#include "helper/bench_args.h"
+#include "helper/bench_tidy.h"
 #include "helper/workload.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
 enum { MOST = 99 };
 
-static char trace[] = "/tmp/bench_start.XXXXXX";
+static const char usage[] = "usage: bench_start [-r REPEATS] [QUESTION [MODEL.gguf [CARTRIDGE]]]\n"
+                            "Starts cart-ask REPEATS (9, at most 99) times after one that does not "
+                            "count; the medians of two\n"
+                            "waits in milliseconds, with the least and the most: until the forward "
+                            "starts (the event \"ready\"\n"
+                            "of CART_TRACE) and until the first bytes of the answer. Without "
+                            "MODEL: CART_MODEL, or the demo\n"
+                            "model if it was fetched.\n";
+
+static char trace[4096];
 
 /* The clock of the trace. */
 static double now(void)
@@ -28,10 +32,9 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void die(const char *what)
+static _Noreturn void die(const char *what)
 {
-    perror(what);
-    exit(5);
+    bench_die(5, "%s: %s", what, strerror(errno));
 }
 
 /* When the trace says that the tool was ready. */
@@ -47,21 +50,19 @@ static double ready(void)
     }
     if (f)
         fclose(f);
-    if (at == 0) {
-        fprintf(stderr, "bench_start: %s: no event \"ready\"\n", trace);
-        exit(1);
-    }
+    if (at == 0)
+        bench_die(1, "%s: no event \"ready\"", trace);
     return at;
 }
 
 static void ask(const char *const command[], double *until_ready, double *until_first)
 {
-    int ends[2], status;
+    int ends[2];
     char byte;
     if (truncate(trace, 0) < 0 || pipe(ends) < 0)
-        die("bench_start");
+        die(trace);
     double start = now();
-    pid_t pid = fork();
+    pid_t pid = bench_fork();
     if (pid == 0) {
         dup2(ends[1], STDOUT_FILENO);
         close(ends[0]);
@@ -70,14 +71,18 @@ static void ask(const char *const command[], double *until_ready, double *until_
         _exit(127);
     }
     close(ends[1]);
-    if (pid < 0 || read(ends[0], &byte, 1) != 1)
-        die(command[0]);
+    bool answered = read(ends[0], &byte, 1) == 1;
     *until_first = now() - start;
     while (read(ends[0], &byte, 1) > 0)
         ;
     close(ends[0]);
-    if (waitpid(pid, &status, 0) != pid || status != 0)
-        die(command[0]);
+    int status = bench_wait(pid, NULL);
+    if (status > 128)
+        bench_die(status, "%s: killed by signal %d", command[0], status - 128);
+    if (status != 0)
+        exit(status); /* it has said why */
+    if (!answered)
+        bench_die(1, "%s: no answer", command[0]);
     *until_ready = ready() - start;
 }
 
@@ -89,38 +94,33 @@ static void print(const char *what, double *t, size_t n)
 
 int main(int argc, char **argv)
 {
-    char tool[4096];
-    const char *slash = strrchr(argv[0], '/');
     double a[MOST], b[MOST];
-    int i = 1;
+    struct bench_args args = bench_args(argc, argv, usage);
     size_t repeats = 9;
-    if (argc > 2 && strcmp(argv[1], "-r") == 0) {
-        repeats = strtoul(argv[2], NULL, 10);
-        i = 3;
-    }
-    repeats = repeats < 1 ? 1 : repeats > MOST ? MOST : repeats;
-    snprintf(tool, sizeof tool, "%.*s/../bin/cart-ask", slash ? (int)(slash - argv[0]) : 1,
-             slash ? argv[0] : ".");
-    const char *question = i < argc ? argv[i] : "Where is the key of the third drawer kept?";
-    const char *model = i + 1 < argc ? argv[i + 1] : test_demo_model();
-    const char *command[] = {tool,  "-q",     "--max-tokens", "1",  "-m",
-                             model, question, NULL,           NULL, NULL};
-    if (i + 2 < argc) {
-        command[7] = "-c";
-        command[8] = argv[i + 2];
-    }
-    if (access(model, R_OK) != 0) {
-        printf("%s: not fetched (examples/fetch-model.sh)\n", model);
+    for (const char *o; (o = bench_args_option(&args)) != NULL;)
+        if (strcmp(o, "-r") == 0)
+            repeats = bench_whole(o, bench_args_value(&args), 1, MOST);
+        else
+            bench_args_unknown(&args);
+    const char *question = bench_args_operand(&args), *model = bench_args_operand(&args);
+    const char *cartridge = bench_args_operand(&args), *tool = bench_tool("cart-ask");
+    bench_args_end(&args);
+    if (question == NULL)
+        question = "Where is the key of the third drawer kept?";
+    if (model == NULL && (model = bench_model_file(stdout)) == NULL)
         return 0;
-    }
-    int fd = mkstemp(trace);
-    if (fd < 0 || setenv("CART_TRACE", trace, 1) != 0)
+    const char *command[] = {tool, "-q",      "--max-tokens", "1",      "-m", model,
+                             "-c", cartridge, "--",           question, NULL};
+    if (cartridge == NULL)
+        command[6] = "--", command[7] = question, command[8] = NULL;
+    snprintf(trace, sizeof trace, "%s/trace", bench_folder());
+    bench_litter(trace);
+    FILE *f = fopen(trace, "w");
+    if (f == NULL || fclose(f) != 0 || setenv("CART_TRACE", trace, 1) != 0)
         die(trace);
-    close(fd);
     ask(command, &a[0], &b[0]);
     for (size_t r = 0; r < repeats; r++)
         ask(command, &a[r], &b[r]);
-    unlink(trace);
     print("until the forward starts", a, repeats);
     print("until the first token", b, repeats);
     return 0;

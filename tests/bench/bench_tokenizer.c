@@ -1,31 +1,32 @@
-/* Text to ids: megabytes a second of one core.
- *
- *   bench_tokenizer [MiB [MODEL.gguf]]
- *
- * Splits and merges so much text (100 MiB by default) in documents of a mebibyte, with the
- * vocabulary of the model, by default the demo model if it was fetched, else one of the tiny ones.
- * The texts: prose, words of this repository's README in random order; code-like lines; CJK; one
- * run of a single letter. CPU time of the process. The ids of each text's first document are
- * decoded and compared with it. */
+/* Text to ids: megabytes a second of one core. */
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/rng.h"
+#include "helper/bench_args.h"
 #include "model/model.h"
 #include "token/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+static const char usage[] =
+    "usage: bench_tokenizer [MiB [MODEL.gguf]]\n"
+    "Splits and merges so much text (100 MiB by default) in documents of a mebibyte, with the\n"
+    "vocabulary of the model, by default CART_MODEL, or the demo model if it was fetched, else one "
+    "of\n"
+    "the tiny ones. The texts: prose, words of the tree's README in random order; code-like "
+    "lines;\n"
+    "CJK; one run of a single letter. CPU time of the process. The ids of each text's first "
+    "document\n"
+    "are decoded and compared with it.\n";
 
 enum { DOCUMENT = 1 << 20, WORDS = 20000 };
 
 static void need(int r, const struct cart_err *err)
 {
-    if (r < 0) {
-        fprintf(stderr, "bench_tokenizer: %s\n", err->msg);
-        exit(cart_err_status(r));
-    }
+    if (r < 0)
+        bench_die(cart_err_status(r), "%s", err->msg);
 }
 
 /* Whitespace-separated words of a file, at most WORDS. */
@@ -105,10 +106,8 @@ static void check(const struct cart_tokenizer *t, const struct cart_buf *text,
 
     need(cart_tokenizer_normalize(t, text->data, text->len, &norm, &err), &err);
     need(cart_tokenizer_decode(t, ids->data, ids->n, false, &back, &err), &err);
-    if (back.len != norm.len || memcmp(back.data, norm.data, norm.len) != 0) {
-        fprintf(stderr, "bench_tokenizer: the ids do not decode to the text\n");
-        exit(1);
-    }
+    if (back.len != norm.len || memcmp(back.data, norm.data, norm.len) != 0)
+        bench_die(1, "the ids do not decode to the text");
     cart_buf_release(&back);
     cart_buf_release(&norm);
 }
@@ -120,19 +119,19 @@ int main(int argc, char **argv)
         void (*make)(struct cart_buf *, const char *const *, size_t, uint64_t *);
     } kinds[] = {{"prose", prose}, {"code", code}, {"CJK", cjk}, {"one letter", run_of_a}};
     static const char *words[WORDS];
-    char fetched[4096];
-    const char *home = getenv("HOME"), *model = "tests/golden/tiny/llama_tied.gguf";
+    struct bench_args a = bench_args(argc, argv, usage);
+    const char *number = bench_args_operand(&a), *model = bench_args_operand(&a);
+    size_t documents = number ? bench_whole("MiB", number, 1, 1 << 20) : 100;
     struct cart_model *m;
     struct cart_buf file = CART_BUF_INIT;
     struct cart_err err;
 
-    snprintf(fetched, sizeof fetched, "%s/.cache/cart/SmolLM2-135M-Instruct.Q4_1.gguf",
-             home ? home : "");
-    model = argc > 2 ? argv[2] : access(fetched, R_OK) == 0 ? fetched : model;
-    size_t documents = argc > 1 ? (size_t)strtoul(argv[1], NULL, 10) : 100;
+    bench_args_end(&a);
+    if (model == NULL && (model = bench_model_file(stderr)) == NULL)
+        model = bench_tree("tests/golden/tiny/llama_tied.gguf");
     need(cart_model_open(&m, model, NULL, &err), &err);
     const struct cart_tokenizer *t = cart_model_tokenizer(m);
-    size_t n = words_of("README.md", &file, words);
+    size_t n = words_of(bench_tree("README.md"), &file, words);
     printf("%s: %zu tokens in the vocabulary; %zu MiB of each text\n", model,
            cart_tokenizer_size(t), documents);
     for (size_t k = 0; k < CART_COUNTOF(kinds); k++) {

@@ -1,8 +1,11 @@
 #include "helper/gguf_write.h"
 
+#include "helper/bench_args.h"
+
 #include "base/rng.h"
 #include "tensor/dtype.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,10 +19,8 @@ struct out {
 
 static void put(struct out *o, const void *p, size_t n)
 {
-    if (fwrite(p, 1, n, o->f) != n) {
-        perror(o->path);
-        exit(5);
-    }
+    if (fwrite(p, 1, n, o->f) != n)
+        bench_die(5, "%s: %s", o->path, strerror(errno));
     o->at += n;
 }
 
@@ -246,10 +247,8 @@ void gguf_write_model(const char *path, const struct gguf_shape *s)
 {
     struct out o = {fopen(path, "wb"), path, 0};
     struct tensor *t = calloc(3 + 14 * s->L, sizeof *t);
-    if (!o.f || !t) {
-        perror(path);
-        exit(5);
-    }
+    if (!o.f || !t)
+        bench_die(5, "%s: %s", path, strerror(errno));
     size_t n = tensors_of(s, t), at = 0;
     put(&o, "GGUF", 4);
     put_u32(&o, 3);
@@ -286,8 +285,6 @@ void gguf_write_model(const char *path, const struct gguf_shape *s)
     }
     pad(&o);
     free(t);
-    if (fclose(o.f) != 0) {
-        perror(path);
-        exit(5);
-    }
+    if (fclose(o.f) != 0)
+        bench_die(5, "%s: %s", path, strerror(errno));
 }

@@ -1,11 +1,14 @@
+#define _GNU_SOURCE /* program_invocation_short_name */
 #include "helper/limits.h"
 
 #include "base/clock.h"
 #include "base/cpu.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/times.h>
 
 /* One measurement: every worker runs the same loop. */
 struct job {
@@ -107,4 +110,36 @@ double limit_read(struct cart_pool *pool)
     }
     free(data);
     return best;
+}
+
+struct limit_load limit_load_now(void)
+{
+    /* user, nice, system, idle, iowait, irq, softirq, steal */
+    double t[8] = {0}, all = 0;
+    struct tms own;
+    FILE *f = fopen("/proc/stat", "r");
+    int n = f == NULL ? 0
+                      : fscanf(f, "cpu %lf %lf %lf %lf %lf %lf %lf %lf", &t[0], &t[1], &t[2], &t[3],
+                               &t[4], &t[5], &t[6], &t[7]);
+    if (f != NULL)
+        fclose(f);
+    if (n < 5 || times(&own) == (clock_t)-1)
+        return (struct limit_load){0, 0, 0};
+    for (size_t i = 0; i < CART_COUNTOF(t); i++)
+        all += t[i];
+    return (struct limit_load){
+        all, all - t[3] - t[4],
+        (double)(own.tms_utime + own.tms_stime + own.tms_cutime + own.tms_cstime)};
+}
+
+void limit_load_warn(const struct limit_load *since)
+{
+    struct limit_load now = limit_load_now();
+    double all = now.all - since->all;
+    double others = (now.busy - since->busy - (now.own - since->own)) / all;
+    /* Of a few ticks nothing can be said. */
+    if (since->all > 0 && all > 50 && others > 0.05)
+        fprintf(stderr,
+                "%s: %.0f %% of the machine was used by others: figures are not comparable\n",
+                program_invocation_short_name, 100 * others);
 }

@@ -14,6 +14,16 @@ double limit_fma(struct cart_pool *pool);  /* f32 FLOP/s of fused multiply-adds 
 double limit_bf16(struct cart_pool *pool); /* FLOP/s of VDPBF16PS; 0 where the CPU has none */
 double limit_read(struct cart_pool *pool); /* bytes/s summing 512 MiB */
 
+/* What the CPUs of the machine have done, and this process with the children it has waited for:
+ * ticks since their start. */
+struct limit_load {
+    double all, busy, own;
+};
+
+struct limit_load limit_load_now(void);
+/* Says on standard error, if so, that since then others took more than 5 % of the machine. */
+void limit_load_warn(const struct limit_load *since);
+
 /* The loop of one worker: rounds of independent chains; returns a number so that nothing is
  * optimised away. */
 float limit_fma_loop_avx512(long rounds);  /* 16 * 16 * 2 FLOP a round */

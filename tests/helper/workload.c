@@ -1,5 +1,6 @@
 #include "helper/workload.h"
 
+#include "helper/bench_args.h"
 #include "helper/limits.h"
 #include "model/backward.h"
 #include "model/head.h"
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEPT = 16, TEXT = 48, STREAMS = 64 };
+enum { TEXT = 48, STREAMS = 64, NUMBERS = 4, LARGEST = 1 << 20 };
 
 /* The streams of a decode; the targets and the tape of a training step. */
 struct state {
@@ -34,25 +35,21 @@ struct workloads {
     struct cart_workspace *ws;
     struct cart_head *head;
     float *logits;
-    struct state kept[KEPT];
+    struct state kept[WORKLOAD_KEPT];
     size_t n;
 };
 
 static void need(int r, const struct cart_err *err)
 {
-    if (r < 0) {
-        fprintf(stderr, "workload: %s\n", err->msg);
-        exit(cart_err_status(r));
-    }
+    if (r < 0)
+        bench_die(cart_err_status(r), "%s", err->msg);
 }
 
 static void *zeroed(size_t n, size_t size)
 {
     void *p = calloc(n, size);
-    if (p == NULL) {
-        perror("workload");
-        exit(5);
-    }
+    if (p == NULL)
+        bench_die(5, "out of memory");
     return p;
 }
 
@@ -371,31 +368,52 @@ static const struct kind {
              {"decode-f16", decode, 2}, {"shared-f16", decode, 2}, {"cartridge", decode, 2},
              {"teacher", teacher, 3},   {"train", train, 4},       {"recompute", train, 4}};
 
+const char workload_forms[] = "prefill T, decode B DEPTH, shared B P, decode-f16 B DEPTH, "
+                              "shared-f16 B P, cartridge B P, teacher B T R, train B T P R, "
+                              "recompute B T P R (R <= T; B of streams <= 64)";
+
+/* Exactly n numbers from 1 to LARGEST, each behind one blank. */
+static bool numbers(size_t *a, int n, const char *text)
+{
+    for (int i = 0; i < n; i++, text += strspn(text, "0123456789")) {
+        if (*text++ != ' ' || strspn(text, "0123456789") - 1 > 6)
+            return false;
+        a[i] = strtoul(text, NULL, 10);
+        if (a[i] < 1 || a[i] > LARGEST)
+            return false;
+    }
+    return *text == '\0';
+}
+
+/* NULL: it is none. */
 static const struct kind *parse(struct state *s, const char *text)
 {
-    size_t a[4] = {0}, name = strcspn(text, " ");
-    for (const struct kind *k = kinds; k < kinds + CART_COUNTOF(kinds); k++) {
-        if (strlen(k->name) != name || strncmp(k->name, text, name) != 0 || strlen(text) >= TEXT ||
-            sscanf(text + name, " %zu %zu %zu %zu", &a[0], &a[1], &a[2], &a[3]) != k->numbers)
-            continue;
-        snprintf(s->text, TEXT, "%s", text);
-        s->B = k->run == prefill ? 1 : a[0];
-        s->T = k->run == prefill ? a[0] : a[1];
-        s->R = 1;
-        if (k->run == teacher)
-            s->R = a[2];
-        if (k->run == train)
-            s->P = a[2], s->R = a[3];
-        s->kv = strstr(k->name, "-f16") ? CART_F16 : CART_F32;
-        s->by_rows = k->name[0] == 'c';
-        if (strncmp(k->name, "shared", 6) == 0 || s->by_rows)
-            s->P = a[1], s->T = 0;
-        if (s->B < 1 || (k->run == decode ? s->B > STREAMS : s->R < 1 || s->R > s->T))
-            break;
-        return k;
-    }
-    fprintf(stderr, "workload: '%s': expected one of helper/workload.h\n", text);
-    exit(2);
+    size_t a[NUMBERS] = {0}, name = strcspn(text, " ");
+    const struct kind *k = kinds;
+    while (strlen(k->name) != name || strncmp(k->name, text, name) != 0)
+        if (++k == kinds + CART_COUNTOF(kinds))
+            return NULL;
+    if (strlen(text) >= TEXT || !numbers(a, k->numbers, text + name))
+        return NULL;
+    snprintf(s->text, TEXT, "%s", text);
+    s->B = k->run == prefill ? 1 : a[0];
+    s->T = k->run == prefill ? a[0] : a[1];
+    s->R = 1;
+    if (k->run == teacher)
+        s->R = a[2];
+    if (k->run == train)
+        s->P = a[2], s->R = a[3];
+    s->kv = strstr(k->name, "-f16") ? CART_F16 : CART_F32;
+    s->by_rows = k->name[0] == 'c';
+    if (strncmp(k->name, "shared", 6) == 0 || s->by_rows)
+        s->P = a[1], s->T = 0;
+    return (k->run == decode ? s->B > STREAMS : s->R > s->T) ? NULL : k;
+}
+
+bool workload_known(const char *text)
+{
+    struct state s = {0};
+    return parse(&s, text) != NULL;
 }
 
 /* ids holds those of the streams and, behind them, those of targets and results. */
@@ -433,15 +451,15 @@ void workload(struct workloads *w, const char *text, struct workload_run *out)
     struct state asked = {0};
     const struct kind *k = parse(&asked, text);
     struct state *s = NULL;
+    if (k == NULL)
+        bench_die(2, "workload: expected one of %s, found '%s'", workload_forms, text);
     *out = (struct workload_run){0};
     for (size_t i = 0; i < w->n; i++)
         if (strcmp(w->kept[i].text, text) == 0)
             s = &w->kept[i];
     if (s == NULL) {
-        if (w->n == KEPT) {
-            fprintf(stderr, "workload: more than %d\n", KEPT);
-            exit(2);
-        }
+        if (w->n == WORKLOAD_KEPT)
+            bench_die(2, "'%s': expected at most %d workloads, found more", text, WORKLOAD_KEPT);
         s = &w->kept[w->n++];
         *s = asked;
         make(w, s, k);

@@ -22,6 +22,7 @@
 #include "model/model.h"
 
 enum { WORKLOAD_STEPS = 16, WORKLOAD_TOPK = 20, WORKLOAD_ENTRIES = 8 };
+enum { WORKLOAD_KEPT = 16 }; /* the most different ones of one struct workloads */
 
 struct workload_run {
     double seconds; /* of one step: the median of WORKLOAD_STEPS where many are decoded; of the CPU
@@ -41,7 +42,9 @@ void workloads_open(struct workloads **out, const char *path, struct cart_pool *
 void workloads_close(struct workloads *w);
 const struct cart_model *workloads_model(const struct workloads *w);
 
-/* text as above. */
+/* text as above; workload_known tells whether it is, workload_forms what it may be, in one line. */
+extern const char workload_forms[];
+bool workload_known(const char *text);
 void workload(struct workloads *w, const char *text, struct workload_run *out);
 
 uint32_t workload_id(size_t i);

@@ -141,7 +141,7 @@ class Bench:
             return "avx512_bf16" in f.read()
 
     def models(self):
-        out = subprocess.run([os.path.join(self.build, "bench/bench_model"), "--models"], check=True, text=True,
+        out = subprocess.run([os.path.join(self.build, "bench/bench_model"), "--make"], check=True, text=True,
                              stdout=subprocess.PIPE)
         return out.stdout.split("\n")[:-1]
 
