@@ -5,10 +5,23 @@
 # each other would show. The two cartridges are compared.
 #   tests/bench/pipeline.sh      settings: ROUNDS (3) JOBS ("2 1") N (24) STEPS (8) CART_BIN CART_MODEL
 set -eu -o pipefail
+usage() { echo "pipeline.sh: $1" >&2; exit 2; }
+# whole NAME VALUE: a number from 1 to 9999.
+whole() { [[ $2 =~ ^[1-9][0-9]{0,3}$ ]] || usage "$1: expected a whole number from 1 to 9999, found '$2'"; }
+case ${1-} in -h | --help) exec sed -n '2,/^[^#]/s/^# //p' "$0" ;; esac
+[ $# = 0 ] || usage "expected no arguments but settings in the environment, found '$1'; -h tells more"
+whole ROUNDS "${ROUNDS:-3}"
+whole N "${N:-24}"
+whole STEPS "${STEPS:-8}"
+for j in ${JOBS:-1}; do whole JOBS "$j"; done
 root=$(CDPATH='' cd -- "$(dirname -- "$0")/../.." && pwd)
 PATH=${CART_BIN:-$root/build/release/bin}:$PATH
 CART_MODEL=${CART_MODEL:-$("$root/examples/fetch-model.sh")}
 export CART_MODEL
+for t in cart-tokenize cart-selfstudy cart-teacher cart-train; do
+    command -v $t > /dev/null || { echo "pipeline.sh: $t: expected in ${PATH%%:*}, built by make, found none" >&2; exit 5; }
+done
+[ -r "$CART_MODEL" ] || { echo "pipeline.sh: CART_MODEL: expected a model, found no '$CART_MODEL' to read" >&2; exit 5; }
 unset MAKEFLAGS
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -1,12 +1,15 @@
 """compare.py BUILD [-r ROUNDS] [-m MODEL]... [-c CLASS] [-w WORKLOAD]...: the same work by cart (bench_model of BUILD),
-llama.cpp and PyTorch, in turns within one run: one round that does not count, then ROUNDS (5). -m and -w keep those whose
-name contains one of the words, -c one class of ours (f32 or bf16), without the whole tools. Prints a table for SPEED.md:
-medians with the least and the most, the ratio (peer over ours, of the same round), and how far the results are apart: ends
-with status 1 where that is more than FAR."""
+llama.cpp and PyTorch, in turns within one run: one round that does not count, then ROUNDS (5). -m keeps the models whose
+name contains one of the words, -w the workloads of exactly these names ("start" and "talk" are the whole tools cart-ask and
+cart-selfstudy), -c one class of ours (f32 or bf16), without the whole tools. Prints a table for SPEED.md: medians with the
+least and the most, the ratio (peer over ours, of the same round), and how far the results are apart: ends with status 1
+where that is more than 0.1. --check looks at the arguments and does no more."""
 import argparse
 import importlib.util
 import json
 import os
+import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -14,6 +17,7 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+RANDOM = "qwen3-0.6b-shape-"  # the models that bench_model makes
 # Of largest logits, losses and log-probabilities: llama.cpp rounds activations to 8 bits and keys to f16.
 FAR = 0.1
 THREADS = len(os.sched_getaffinity(0))
@@ -29,24 +33,42 @@ INSTEAD = {"shared 16 512": ["shared 16 512", "decode 16 512"], "shared-f16 16 5
            "decode-f16 16 512": ["decode 16 512"]}
 
 
+TOOLS = ["start", "talk"]
+
+
 class Worker:
-    """A process that answers each line with "SECONDS VALUE"."""
+    """A process that answers each line with "SECONDS VALUE". What interrupts us does not reach it: it is stopped."""
+
+    running = []
 
     def __init__(self, name, *command):
         self.name = name
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                        start_new_session=True)
+        Worker.running.append(self)
 
     def ask(self, line):
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-        answer = self.process.stdout.readline().split()
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline().split()
+        except BrokenPipeError:
+            answer = []
         if len(answer) != 2:
             sys.exit(f"compare.py: {self.name}: {line}: no answer")
         return float(answer[0]), float(answer[1])
 
     def close(self):
+        Worker.running.remove(self)
         self.process.stdin.close()
         self.process.wait()
+
+    @staticmethod
+    def stop():
+        for worker in Worker.running:
+            worker.process.kill()
+            worker.process.wait()
+        Worker.running.clear()
 
 
 class Study:
@@ -140,9 +162,9 @@ class Bench:
         with open("/proc/cpuinfo", encoding="ascii") as f:
             return "avx512_bf16" in f.read()
 
-    def models(self):
-        out = subprocess.run([os.path.join(self.build, "bench/bench_model"), "--make"], check=True, text=True,
-                             stdout=subprocess.PIPE)
+    def models(self, how):
+        program = os.path.join(self.build, "bench/bench_model")
+        out = subprocess.run([program, how], check=True, text=True, stdout=subprocess.PIPE)
         return out.stdout.split("\n")[:-1]
 
 
@@ -175,42 +197,136 @@ def tools(bench, path, options):
     # The prompt of Start is 40 tokens.
     for name, make in (("start", lambda: (Start(bench.build, path), "start 40")),
                        ("talk", lambda: (lambda s: (s, s.line()))(Study(bench.build, path)))):
-        if not options.w or any(w in name for w in options.w):
+        if not options.w or name in options.w:
             ours, instead = make()
             print(compare(ours, peer, name, instead, options.r).replace(", theirs " + instead, ""), flush=True)
     peer.close()
 
 
-def main():
-    parser = argparse.ArgumentParser(usage=__doc__)
+class Load:
+    """What others took of the machine since this was made, as limit_load_warn of tests/helper/limits.h has it."""
+
+    def __init__(self):
+        self.start = self.now()
+
+    @staticmethod
+    def now():
+        """Seconds of all CPUs, busy ones, and those of this process and the children it has waited for."""
+        with open("/proc/stat", encoding="ascii") as f:
+            ticks = [int(n) / os.sysconf("SC_CLK_TCK") for n in f.readline().split()[1:9]]
+        used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+        return sum(ticks), sum(ticks) - ticks[3] - ticks[4], sum(u.ru_utime + u.ru_stime for u in used)
+
+    def warn(self):
+        every, busy, own = (b - a for a, b in zip(self.start, self.now()))
+        others = (busy - own) / every if every > 0.5 else 0
+        if others > 0.05:
+            print(f"compare.py: {100 * others:.0f} % of the machine was used by others: figures are not comparable",
+                  file=sys.stderr)
+
+
+class Arguments(argparse.ArgumentParser):
+    def format_help(self):
+        return __doc__ + "\n"
+
+    def error(self, message):
+        self.exit(2, f"compare.py: {message}; -h tells more\n")
+
+
+def whole(text):
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 10000):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 10000, found '{text}'")
+    return int(text)
+
+
+def workload(text):
+    known = list(dict.fromkeys(LLAMA + LLAMA_BF16 + TORCH + TOOLS))
+    if text not in known:
+        raise argparse.ArgumentTypeError(f"expected {' | '.join(known)}, found '{text}'")
+    return text
+
+
+def wanted(words, name):
+    return not words or any(w in name for w in words)
+
+
+def arguments():
+    parser = Arguments()
     parser.add_argument("build")
-    parser.add_argument("-r", type=int, default=5)
+    parser.add_argument("-r", type=whole, default=5)
     parser.add_argument("-m", action="append", default=[])
     parser.add_argument("-c", choices=["f32", "bf16"])
-    parser.add_argument("-w", action="append", default=[])
+    parser.add_argument("-w", action="append", default=[], type=workload)
+    parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
-    bench = Bench(options.build)
+    for name in ("bench/bench_model", "bin/cart-ask"):
+        program = os.path.join(options.build, name)
+        if not os.access(program, os.X_OK):
+            parser.error(f"{program}: expected the program, built for make bench-peers, found none")
+    names = [os.path.basename(path) for path in Bench(options.build).models("--models")]
+    if not any(wanted(options.m, name) for name in names):
+        parser.error(f"-m: expected a part of {' | '.join(names)}, found '{' '.join(options.m)}'")
+    return options
 
-    def wanted(words, text):
-        return not words or any(w in text for w in words)
 
-    for path in bench.models():
-        if not wanted(options.m, path):
+def compare_model(bench, path, options):
+    """One table. Returns whether there was anything to compare."""
+    cases = [(klass, start, [line for line in lines if not options.w or line in options.w])
+             for klass, start, lines in bench.cases(path) if options.c in (None, klass)]
+    whole_tools = (bench.has["llama_cpp"] and not options.c and RANDOM not in path
+                   and (not options.w or any(name in options.w for name in TOOLS)))
+    if not whole_tools and not any(lines for _, _, lines in cases):
+        return False
+    print(f"\n{os.path.basename(path)}, load {os.getloadavg()[0]:.1f}\n")
+    print("| work | ours | peer | ours, ms | peer, ms | ratio | apart |\n|---|---|---|---|---|---|---|", flush=True)
+    for klass, start, lines in cases:
+        if not lines:
             continue
-        print(f"\n{os.path.basename(path)}, load {os.getloadavg()[0]:.1f}\n")
-        print("| work | ours | peer | ours, ms | peer, ms | ratio | apart |\n|---|---|---|---|---|---|---|")
-        for klass, start, lines in bench.cases(path):
-            lines = [line for line in lines if wanted(options.w, line)]
-            if not lines or options.c not in (None, klass):
-                continue
-            ours, peer = bench.ours(path, klass), start()
-            for line in lines:
-                for instead in INSTEAD.get(line, [line]):
-                    print(compare(ours, peer, line, instead, options.r), flush=True)
-            ours.close()
-            peer.close()
-        if "SmolLM2" in path and bench.has["llama_cpp"] and not options.c:
-            tools(bench, path, options)
+        ours, peer = bench.ours(path, klass), start()
+        for line in lines:
+            for instead in INSTEAD.get(line, [line]):
+                print(compare(ours, peer, line, instead, options.r), flush=True)
+        ours.close()
+        peer.close()
+    if whole_tools:
+        tools(bench, path, options)
+    return True
 
 
-main()
+def main():
+    options = arguments()
+    if options.check:
+        return
+    bench = Bench(options.build)
+    if not bench.has["llama_cpp"] and not (bench.has["torch"] and bench.has["gguf"]):
+        sys.exit("compare.py: expected llama_cpp, or torch and gguf, to compare with; found neither")
+    paths = [path for path in bench.models("--make") if wanted(options.m, os.path.basename(path))]
+    load = Load()
+    if not any([compare_model(bench, path, options) for path in paths]):
+        sys.exit("compare.py: nothing is compared: no peer here does this work on these models in this class")
+    load.warn()
+
+
+def interrupted(sig, _frame):
+    raise KeyboardInterrupt(sig)
+
+
+def die(sig):
+    """As the signal would have, but after what there was to remove."""
+    signal.signal(sig, signal.SIG_DFL)
+    os.kill(os.getpid(), sig)
+
+
+signal.signal(signal.SIGTERM, interrupted)
+try:
+    main()
+except subprocess.CalledProcessError as failed:
+    # The tool has said why.
+    sys.exit(failed.returncode if failed.returncode > 0 else 128 - failed.returncode)
+except OSError as failed:
+    sys.exit(f"compare.py: {failed}")
+except KeyboardInterrupt as stop:
+    Worker.stop()
+    die(stop.args[0] if stop.args else signal.SIGINT)
+finally:
+    Worker.stop()
