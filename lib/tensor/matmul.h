@@ -76,9 +76,9 @@ void cart_matmul_backward_ref(enum cart_precision precision, float *dx, size_t l
                               bool add);
 
 /* auto: kernels of ours, of the CPU path. blas: matrix products through OpenBLAS over rows widened
- * block by block; close, but not the exact bits. Process-wide; call before threads start.
- * blas_threads is set to 1: the pool splits. CART_EUSAGE for a class that does not exist: bf16
- * through OpenBLAS, or on another machine than x86-64. */
+ * block by block; close, but not the exact bits. Sets the class of attention too. Process-wide;
+ * call before threads start. OpenBLAS has one thread: the pool splits. CART_EUSAGE for a class that
+ * does not exist: bf16 through OpenBLAS, or on another machine than x86-64. */
 enum cart_kernels { CART_KERNELS_AUTO, CART_KERNELS_BLAS };
 int cart_kernels_select(enum cart_kernels kernels, enum cart_precision precision,
                         struct cart_err *err) CART_MUST_USE;

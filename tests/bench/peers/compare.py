@@ -175,7 +175,7 @@ def spread(values, scale=1.0, digits=1):
 
 def compare(ours, peer, line, instead, rounds):
     """Both in turns; returns the row."""
-    mine, theirs, ratios = [], [], []
+    mine, theirs, ratios, apart = [], [], [], None
     for i in range(rounds + 1):
         a, value = ours.ask(line)
         b, other = peer.ask(instead)
@@ -183,9 +183,10 @@ def compare(ours, peer, line, instead, rounds):
             mine.append(a)
             theirs.append(b)
             ratios.append(b / a)
-    apart = abs(value - other) / max(1.0, abs(value)) if value and other else None
-    if apart is not None and apart > FAR:
-        sys.exit(f"compare.py: {line}: {ours.name} {value}, {peer.name} {other}: not the same work")
+        if value and other:
+            apart = max(apart or 0.0, abs(value - other) / max(1.0, abs(value)))
+            if not abs(value - other) <= FAR * max(1.0, abs(value)):  # nor a NaN
+                sys.exit(f"compare.py: {line}: {ours.name} {value}, {peer.name} {other}: not the same work")
     what = line if instead == line else f"{line}, theirs {instead}"
     return (f"| {what} | {ours.name} | {peer.name} | {spread(mine, 1e3)} | {spread(theirs, 1e3)} "
             f"| {spread(ratios, digits=2)} | {'' if apart is None else f'{apart:.4f}'} |")
