@@ -20,12 +20,12 @@ enum cart_code {
     CART_EAGAIN = -6,  /* interrupted or busy: run again                               exit 6 */
 };
 
+/* msg is always terminated, cut at the end if too long, and printable: control and non-UTF-8 bytes
+ * of names in it are \xNN. */
 struct cart_err {
     int code; /* enum cart_code */
     int sys;  /* errno at the failure, 0 if none */
-    char
-        msg[512]; /* always terminated; cut at the end if too long; printable: control and non-UTF-8
-                    * bytes of names in it are \xNN */
+    char msg[512];
 };
 
 /* Fill err (if not NULL) and return code, so that callers write: return cart_err_set(err,

@@ -98,7 +98,8 @@ void cart_stack_examine(struct cart_stack *s);
 /* Takes the ids of now, for a stack that nothing has been computed behind and one thread has. */
 void cart_stack_renew(struct cart_stack *s);
 
-/* Whether copies were let go since rows were copied last, so that others may have room; quick. */
+/* Whether copies were let go since this was asked or rows were copied last, so that others may have
+ * room; quick. */
 bool cart_registry_can_copy(struct cart_registry *r);
 /* Copies rows as far as there is room for them; takes its time. */
 void cart_registry_copy(struct cart_registry *r);

@@ -91,6 +91,7 @@ bool cart_registry_can_copy(struct cart_registry *r)
 {
     pthread_mutex_lock(&r->shared->lock);
     bool can = r->shared->freed;
+    r->shared->freed = false;
     pthread_mutex_unlock(&r->shared->lock);
     return can;
 }

@@ -39,7 +39,7 @@ struct shared {
     size_t holders; /* the registry and every stack */
     uint64_t next_id, loads, refusals;
     size_t copied; /* bytes of the copies, and of those being made, of items that somebody holds */
-    bool freed;    /* some of them were let go since rows were copied last */
+    bool freed;    /* some were let go, and nobody has been told or copied rows since */
 };
 
 /* Where a cartridge comes from: path, and, in a directory that is read again, dir and file as in
